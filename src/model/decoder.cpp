@@ -440,14 +440,20 @@ struct Decoder::Impl {
           "use_full_attention");
   }
 
-  /// A step up to its head, of one sequence or of several that share these weights. Ids are
-  /// checked.
+  /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
+  /// attention, or a length that its state refuses
+  static void begin(const SequencePart& part) {
+    part.impl->check_ids(part.ids);
+    part.impl->require_attention();
+    part.impl->state->begin_step(part.ids, part.kind);
+  }
+
+  /// A step up to its head, of one sequence or of several that share these weights. They have
+  /// begun.
   void run_body(std::span<const SequencePart> parts) {
     lengths.clear();
     std::int64_t rank = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const SequencePart& part = parts[i];
-      of_part(parts, i, [&] { part.impl->require_attention(); });
+    for (const SequencePart& part : parts) {
       lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
       rank = std::max(rank, part.impl->most_rank);
     }
@@ -456,7 +462,6 @@ struct Decoder::Impl {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
       rows.low_ranks = &parts[i].impl->low_ranks;
-      of_part(parts, i, [&] { parts[i].impl->state->begin_step(parts[i].ids, parts[i].kind); });
       embed(parts[i].ids, rows_of(step.hidden, rows.first));
     }
     run_layers(n, parts);
@@ -543,7 +548,7 @@ struct Decoder::Impl {
   }
 
   /// Ends the step of every sequence that is still in it. What one's state refuses (NaN logits)
-  /// does not undo the others' steps. \throws what the first of them threw, when all are through
+  /// does not undo the others' steps.
   void finish_all(std::span<const SequencePart> parts) {
     // Steps of one token each, which read the head once.
     const bool of_one_token =
@@ -569,23 +574,29 @@ struct Decoder::Impl {
         failures[i] = std::current_exception();
       }
     }
-    for (std::size_t i = 0; i < failures.size(); ++i)
-      if (failures[i]) of_sequence(i, [&] { std::rethrow_exception(failures[i]); });
   }
 
-  /// Calls f; an error of it also says which sequence of a batch it is about.
-  template <class F>
-  static void of_sequence(std::size_t i, F&& f) {
+  /// Of errors that may come of weights that are not finite, that one instead.
+  void trace_failures() {
+    const bool any = std::any_of(failures.begin(), failures.end(),
+                                 [](const auto& f) { return f && is_data_error(f); });
+    if (!any || !went_wrong()) return;
     try {
-      f();
-    } catch (const Error&) {
-      rethrow_with(fmt::format(" (sequence {} of the batch)", i));
+      require_finite_weights();
+    } catch (...) {
+      for (std::exception_ptr& failure : failures)
+        if (failure && is_data_error(failure)) failure = std::current_exception();
     }
   }
-  /// The same, of parts that may be the step of a sequence alone.
-  template <class F>
-  static void of_part(std::span<const SequencePart> parts, std::size_t i, F&& f) {
-    parts.size() > 1 ? of_sequence(i, f) : f();
+
+  static bool is_data_error(const std::exception_ptr& failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const DataError&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
   }
 };
 
@@ -624,9 +635,9 @@ void Decoder::explain_not_finite() const { impl_->require_finite_weights(); }
 
 at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
   const at::NoGradGuard no_grad;
-  impl_->check_ids(ids);
   const Impl::SequencePart part{impl_.get(), ids, kind};
   return impl_->traced([&] {
+    Impl::begin(part);
     impl_->run_body({&part, 1});
     return impl_->finish(*impl_, 0, ids, rows);
   });
@@ -640,38 +651,72 @@ at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
     throw DataError(fmt::format(
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
-  m.check_ids(ids);
   const Impl::SequencePart part{&m, ids, kind};
-  return m.traced([&] { return m.run_with_surprise(part, following); });
+  return m.traced([&] {
+    Impl::begin(part);
+    return m.run_with_surprise(part, following);
+  });
 }
 
 void Decoder::step_batch(std::span<const SequenceStep> batch) {
-  if (batch.empty()) return;
   if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
+  const std::vector<std::exception_ptr> errors = try_step_batch(batch);
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    if (!errors[i]) continue;
+    try {
+      std::rethrow_exception(errors[i]);
+    } catch (const Error&) {
+      rethrow_with(fmt::format(" (sequence {} of the batch)", i));
+    }
+  }
+}
+
+std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const SequenceStep> batch) {
   const at::NoGradGuard no_grad;
-  Impl& first = *batch[0].sequence->impl_;
+  std::vector<std::exception_ptr> errors(batch.size());
   std::vector<Impl::SequencePart> parts;
+  std::vector<std::size_t> at;  // of each part in the batch
   parts.reserve(batch.size());
-  for (const SequenceStep& s : batch) {
-    Impl* m = s.sequence->impl_.get();
-    if (m->weights != first.weights)
+  at.reserve(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Impl* m = batch[i].sequence->impl_.get();
+    if (m->weights != batch[0].sequence->impl_->weights)
       throw DataError(
           fmt::format("Decoder::step_batch: sequence {} of the batch has weights of its own; make "
                       "it by share_weights of the first one",
-                      parts.size()));
-    for (std::size_t j = 0; j < parts.size(); ++j)
-      if (parts[j].impl == m)
+                      i));
+    for (std::size_t j = 0; j < i; ++j)
+      if (batch[j].sequence->impl_.get() == m)
         throw DataError(fmt::format(
-            "Decoder::step_batch: sequences {} and {} of the batch are the same", j, parts.size()));
-    Impl::of_sequence(parts.size(), [&] { m->check_ids(s.ids); });
-    parts.push_back({m, s.ids, s.kind});
+            "Decoder::step_batch: sequences {} and {} of the batch are the same", j, i));
   }
-  first.traced([&] {
-    first.run_body(parts);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Impl::SequencePart part{batch[i].sequence->impl_.get(), batch[i].ids, batch[i].kind};
+    try {
+      Impl::begin(part);
+      parts.push_back(part);
+      at.push_back(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  }
+  if (parts.empty()) return errors;
+  Impl& first = *parts[0].impl;
+  first.failures.assign(parts.size(), nullptr);
+  try {
     // so that the head may write into the same storage again
     for (const Impl::SequencePart& part : parts) part.impl->last_logits = at::Tensor();
+    first.computed = 0;
+    first.headed = false;
+    first.run_body(parts);
     first.finish_all(parts);
-  });
+    first.trace_failures();
+  } catch (...) {  // none has ended its step: there is no room for it, or the one part failed
+    for (std::exception_ptr& failure : first.failures) failure = std::current_exception();
+    first.trace_failures();
+  }
+  for (std::size_t p = 0; p < parts.size(); ++p) errors[at[p]] = first.failures[p];
+  return errors;
 }
 
 std::int64_t Decoder::chunk() const {

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -78,11 +79,14 @@ class Decoder final : public LanguageModel {
   /// adapters are each sequence's own, and so is whatever comes of the step (`logits`). Lengths,
   /// kinds and states may differ. Numbers are those of steps alone but for the order of sums, which
   /// depends on the rows of a product.
-  /// \throws DataError for any of them that could not begin its own step, for one named twice or
-  ///         with other weights: none has then made the step. What the attention or the state of
-  ///         one throws afterwards (NaN, files that fail) undoes its step alone: the others have
-  ///         made theirs when the first such error is thrown on. An Error's message ends in
-  ///         "(sequence I of the batch)"
+  /// \return of each what kept it from its step: ids out of the vocabulary, a length beyond its
+  ///         chunk, NaN, files that fail. Null: it has made its step. What one fails by leaves the
+  ///         others' steps as they would be without it
+  /// \throws DataError for a sequence that is named twice or has other weights: none has then made
+  ///         the step
+  static std::vector<std::exception_ptr> try_step_batch(std::span<const SequenceStep> batch);
+  /// The same for who wants all of them or none: throws the first error, once all others have made
+  /// their steps. An Error's message ends in "(sequence I of the batch)".
   static void step_batch(std::span<const SequenceStep> batch);
 
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
