@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of the host: a decoder on libtorch, its memory in host memory and files.
-#include <c10/util/Exception.h>
+// The engine of the host: a decoder, its memory in host memory and files.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
+#include <new>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -24,9 +23,12 @@ class ShowingSlot final : public AttentionSlot {
               std::shared_ptr<const KeysHook> hook)
       : slot_(std::move(slot)), layer_(layer), hook_(std::move(hook)) {}
 
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
-    if (*hook_) (*hook_)(layer_, {k.const_data_ptr<float>(), static_cast<std::size_t>(k.numel())});
-    return slot_->forward(q, k, v);
+  void forward(const TensorView& q, const TensorView& k, const TensorView& v,
+               const MutableTensorView& out) override {
+    if (*hook_)
+      (*hook_)(layer_, {static_cast<const float*>(k.data),
+                        static_cast<std::size_t>(k.sizes.n * k.sizes.heads * k.sizes.dim)});
+    slot_->forward(q, k, v, out);
   }
 
  private:
@@ -35,17 +37,15 @@ class ShowingSlot final : public AttentionSlot {
   std::shared_ptr<const KeysHook> hook_;
 };
 
-/// Calls f. Who uses an engine does not know libtorch: what it throws becomes an error of this
-/// library's, in one line and without a backtrace.
+/// Calls f. Where there is no memory left the error says what takes it.
 template <class F>
 decltype(auto) translated(F&& f) {
   try {
     return f();
-  } catch (const c10::Error& e) {
-    std::string what = e.what_without_backtrace();
-    what = "libtorch: " + what.substr(0, what.find('\n'));
-    if (what.find("can't allocate memory") == std::string::npos) throw Error(what);
-    throw BudgetError(what + "; lower chunk, n_local, n_mem or host_bytes, or read less text");
+  } catch (const std::bad_alloc&) {
+    throw BudgetError(
+        "the machine has no memory left for this step; lower chunk, n_local, n_mem or host_bytes, "
+        "or read less text");
   }
 }
 
@@ -99,8 +99,8 @@ class HostEngine final : public Engine {
     if (logits.size() != wanted)
       throw DataError(fmt::format("Engine::step: room for {} logits, {} tokens have {}",
                                   logits.size(), ids.size(), wanted));
-    const at::Tensor rows = translated([&] { return model_.forward(ids); });
-    std::copy_n(rows.const_data_ptr<float>(), rows.numel(), logits.begin());
+    const LogitsView rows = translated([&] { return model_.forward(ids); });
+    std::copy_n(rows.row(0).data(), wanted, logits.begin());
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
@@ -112,12 +112,12 @@ class HostEngine final : public Engine {
     if (nll.size() != ids.size())
       throw DataError(fmt::format("Engine::score: room for {} numbers, {} tokens have as many",
                                   nll.size(), ids.size()));
-    const at::Tensor last = translated([&] {
+    const LogitsView last = translated([&] {
       return model_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
     });
     if (first == 0) nll[0] = 0;  // nothing comes before it
     if (first + n < ids.size())
-      token_surprise(last.const_data_ptr<float>(), 1, model_.config().vocab_size,
+      token_surprise(last.row(0).data(), 1, model_.config().vocab_size,
                      model_.config().vocab_size, ids.data() + first + n, nll.data() + first + n);
   }
 
