@@ -35,7 +35,7 @@ class PatchedState final : public SequenceState {
     episodic_.begin_step(ids, kind);
     if (beside_) beside_->begin_step(ids, kind);
   }
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
+  void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override {
     episodic_.end_step(ids, logits);  // may refuse the step
     if (beside_) beside_->end_step(ids, logits);
   }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor of the host: decoders that share their weights, memories in host memory and files.
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
+#include <new>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -12,8 +11,8 @@
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/session/engine.hpp"
-#include "episodic/session/model_executor.hpp"
 #include "episodic/session/model.hpp"
+#include "episodic/session/model_executor.hpp"
 #include "episodic/timeline/surprise.hpp"
 
 namespace episodic {
@@ -26,9 +25,12 @@ class ShowingSlot final : public AttentionSlot {
               std::shared_ptr<const KeysHook> hook)
       : slot_(std::move(slot)), layer_(layer), hook_(std::move(hook)) {}
 
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
-    if (*hook_) (*hook_)(layer_, {k.const_data_ptr<float>(), static_cast<std::size_t>(k.numel())});
-    return slot_->forward(q, k, v);
+  void forward(const TensorView& q, const TensorView& k, const TensorView& v,
+               const MutableTensorView& out) override {
+    if (*hook_)
+      (*hook_)(layer_, {static_cast<const float*>(k.data),
+                        static_cast<std::size_t>(k.sizes.n * k.sizes.heads * k.sizes.dim)});
+    slot_->forward(q, k, v, out);
   }
 
  private:
@@ -37,17 +39,15 @@ class ShowingSlot final : public AttentionSlot {
   std::shared_ptr<const KeysHook> hook_;
 };
 
-/// Calls f. Who uses a model does not know libtorch: what it throws becomes an error of this
-/// library's, in one line and without a backtrace.
+/// Calls f. Where there is no memory left the error says what takes it.
 template <class F>
 decltype(auto) translated(F&& f) {
   try {
     return f();
-  } catch (const c10::Error& e) {
-    std::string what = e.what_without_backtrace();
-    what = "libtorch: " + what.substr(0, what.find('\n'));
-    if (what.find("can't allocate memory") == std::string::npos) throw Error(what);
-    throw BudgetError(what + "; lower chunk, n_local, n_mem or host_bytes, or read less text");
+  } catch (const std::bad_alloc&) {
+    throw BudgetError(
+        "the machine has no memory left for this step; lower chunk, n_local, n_mem or host_bytes, "
+        "or read less text");
   }
 }
 
@@ -109,20 +109,20 @@ class HostSequence final : public SequenceExecution {
     stepped();
   }
   void step_all(std::span<const std::int64_t> ids, std::span<float> logits) override {
-    const at::Tensor rows = translated([&] { return decoder_.forward(ids); });
-    std::copy_n(rows.const_data_ptr<float>(), rows.numel(), logits.begin());
+    const LogitsView rows = translated([&] { return decoder_.forward(ids); });
+    std::copy_n(rows.row(0).data(), logits.size(), logits.begin());
     stepped();
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
-    const at::Tensor last = translated([&] {
+    const LogitsView last = translated([&] {
       return decoder_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
     });
     stepped();
     const std::int64_t vocab = decoder_.config().vocab_size;
     if (first == 0) nll[0] = 0;  // nothing comes before it
     if (first + n < ids.size())
-      token_surprise(last.const_data_ptr<float>(), 1, vocab, vocab, ids.data() + first + n,
+      token_surprise(last.row(0).data(), 1, vocab, vocab, ids.data() + first + n,
                      nll.data() + first + n);
   }
   std::span<const float> logits() override {
@@ -233,10 +233,10 @@ class HostExecutor final : public ModelExecutor {
 std::shared_ptr<const Model> load_model(const std::filesystem::path& dir,
                                         const ModelOptions& options) {
   require_model_dir(dir);
-  return std::make_shared<const Model>(
-      dir, options, std::make_unique<const HostExecutor>(translated([&] {
-        return Decoder::load(open_model(dir, options));
-      })));
+  return std::make_shared<const Model>(dir, options,
+                                       std::make_unique<const HostExecutor>(translated([&] {
+                                         return Decoder::load(open_model(dir, options));
+                                       })));
 }
 
 std::unique_ptr<Engine> load_engine(const std::filesystem::path& model_dir,

@@ -82,8 +82,8 @@ const ChatTemplate& Model::chat_template() const {
 }
 
 Generation Model::generation(std::vector<std::int64_t> prompt, GenerateOptions options) const {
-  return {std::move(prompt), std::move(options), {config().vocab_size, end_tokens_},
-          tokenizer_.get()};
+  return {
+      std::move(prompt), std::move(options), {config().vocab_size, end_tokens_}, tokenizer_.get()};
 }
 
 }  // namespace episodic

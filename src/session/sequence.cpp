@@ -42,10 +42,12 @@ struct Sequence::Attaching {
   }
 };
 
-void Sequence::attach(std::int64_t max_tokens) { attach(memory_config_of(model_->dir()), max_tokens); }
+void Sequence::attach(std::int64_t max_tokens) {
+  attach(memory_config_of(model_->dir()), max_tokens);
+}
 
 void Sequence::attach(const MemoryConfig& config, std::int64_t max_tokens,
-                    std::vector<std::int64_t> given) {
+                      std::vector<std::int64_t> given) {
   const Attaching attaching(*this);
   execution_->attach(config, max_tokens, std::move(given));
   max_tokens_ = max_tokens;
@@ -66,10 +68,12 @@ void Sequence::attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_t
   has_memory_ = true;
 }
 
-std::shared_ptr<EpisodicMemory> Sequence::attach(const KeptFolder& folder, std::int64_t max_tokens) {
+std::shared_ptr<EpisodicMemory> Sequence::attach(const KeptFolder& folder,
+                                                 std::int64_t max_tokens) {
   auto memory = std::make_shared<EpisodicMemory>(
       holds_memory(folder.dir) ? open_memory(model_->dir(), folder, model_->options())
-                               : create_memory(model_->dir(), folder, memory_config_of(model_->dir()), model_->options()));
+                               : create_memory(model_->dir(), folder,
+                                               memory_config_of(model_->dir()), model_->options()));
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;
   return memory;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several sequences that share one model's weights, in one step.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 

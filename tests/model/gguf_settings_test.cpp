@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GGUF file's settings one by one: what llama.cpp computes with them
 // (models/reference/make_gguf_rope_vectors.py), or a refusal by the setting's name.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -69,9 +68,8 @@ std::string file_of(const Json& base, const Json& c) {
 
 std::vector<float> last_logits(const fs::path& file, const std::vector<std::int64_t>& ids) {
   Decoder model = Decoder::load(file);
-  const at::Tensor logits = model.forward(ids, LogitRows::last);
-  const float* p = logits.const_data_ptr<float>();
-  return {p, p + logits.numel()};
+  const LogitsView logits = model.forward(ids, LogitRows::last);
+  return {logits.floats().begin(), logits.floats().end()};
 }
 
 TEST_CASE("gguf settings: each gives llama.cpp's logits or is refused by its name", "[proof]") {

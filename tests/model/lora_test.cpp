@@ -2,8 +2,6 @@
 // Adapters made by PEFT (models/reference/make_adapters.py) and adapters of our own that are wrong.
 #include "episodic/model/lora.hpp"
 
-#include <ATen/core/Tensor.h>
-
 #include "support/test.hpp"
 
 #include <algorithm>
@@ -49,10 +47,7 @@ std::vector<float> floats(const StoredTensor& t) {
   return out;
 }
 
-std::vector<float> floats(const at::Tensor& t) {
-  const float* p = t.const_data_ptr<float>();
-  return {p, p + t.numel()};
-}
+std::vector<float> floats(const LogitsView& t) { return {t.floats().begin(), t.floats().end()}; }
 
 std::vector<std::int64_t> ids_of(const SafetensorsFile& file) {
   const StoredTensor& t = file.at("ids");

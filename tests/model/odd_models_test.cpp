@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints whose configuration and weights contradict each other: what is computed with them.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -37,9 +36,8 @@ Json read_json(const fs::path& file) {
 
 std::vector<float> logits_of(const OpenModel& model, const std::vector<std::int64_t>& ids) {
   Decoder decoder = Decoder::load(model);
-  const at::Tensor logits = decoder.forward(ids);
-  const float* p = logits.const_data_ptr<float>();
-  return {p, p + logits.numel()};
+  const LogitsView logits = decoder.forward(ids);
+  return {logits.floats().begin(), logits.floats().end()};
 }
 
 /// A directory's tensors, to be written anew with others.
@@ -270,7 +268,8 @@ TEST_CASE("odd models: weights are read for NaN only when a step's numbers are n
   CHECK(mentions(refusal<DataError>([&] { damaged.forward(many); }), "chunk = 16"));
   // a slot that refuses for a reason of its own
   struct Refusing final : AttentionSlot {
-    at::Tensor forward(const at::Tensor&, const at::Tensor&, const at::Tensor&) override {
+    void forward(const TensorView&, const TensorView&, const TensorView&,
+                 const MutableTensorView&) override {
       throw DataError("a reason of its own");
     }
   };
@@ -307,8 +306,8 @@ TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from eith
     };
     const auto says_nothing = [](const fs::path& path) {  // no memory to refuse what it is given
       Decoder model = Decoder::load(path);
-      const at::Tensor logits = model.forward(kIds, LogitRows::last);
-      return std::isnan(logits.const_data_ptr<float>()[0]);  // which no token is sampled from
+      const LogitsView logits = model.forward(kIds, LogitRows::last);
+      return std::isnan(logits.floats().data()[0]);  // which no token is sampled from
     };
     const std::string error = run(dir.path());
     INFO(error);

@@ -27,8 +27,9 @@ ROOMS = {
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model",
                "session"],
     "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
-    "device_torch": ["base", "model", "device"],
-    "torch_ops": ["base", "attention", "model", "device_torch"],
+    "torch_slots": ["base", "model"],
+    "device_torch": ["base", "model", "device", "torch_slots"],
+    "torch_ops": ["base", "attention", "device_torch", "torch_slots"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
 }
@@ -42,7 +43,7 @@ BEHIND_HEADERS = {
     "benchmarks/bench_store.cpp": {"store"},                 # reads the raw medium by the store's engines
     "benchmarks/memoria_sorting.cpp": {"training"},          # its optimizer
 }
-TORCH_ROOMS = {"model", "session", "training", "device_torch", "torch_ops"}
+TORCH_ROOMS = {"torch_slots", "training", "device_torch", "torch_ops"}
 
 
 def sources(root, folders=FOLDERS, suffixes=CODE):

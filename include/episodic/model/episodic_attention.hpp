@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The two adapters between torch tensors and an `EpisodicMemory`: a slot for each layer, and the
+/// The two adapters between a decoder and an `EpisodicMemory`: a slot for each layer, and the
 /// state that hears of every step. `patch` puts them into a Decoder; a decoder of your own takes
 /// them the same way (examples/patch_your_layer.cpp).
 
 #include <memory>
+#include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/model/attention_slot.hpp"
@@ -18,10 +19,11 @@ class EpisodicAttention final : public AttentionSlot {
   /// \param layer number of the layer in the memory
   EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer);
 
-  /// Takes q, k and v of any strides (parts of a fused projection) in float32, bfloat16 or float16,
-  /// on the CPU, and reads them where they lie; computes in float32. What it gives has q's dtype.
-  /// \throws DataError naming the tensor for another shape, dtype or device
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
+  /// Takes q, k, v and out of any strides (parts of a fused projection) in float32, bfloat16 or
+  /// float16, in host memory, and reads and writes them where they lie; computes in float32.
+  /// \throws DataError naming the view for another shape, dtype or memory
+  void forward(const TensorView& q, const TensorView& k, const TensorView& v,
+               const MutableTensorView& out) override;
 
  private:
   std::shared_ptr<EpisodicMemory> memory_;
@@ -35,7 +37,8 @@ class EpisodicState final : public SequenceState {
 
   using SequenceState::begin_step;
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
+  /// Takes float32, bfloat16 and float16 in host memory.
+  void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override;
   bool wants_all_logits() const override { return true; }
   bool takes_surprise() const override { return true; }
   void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override;
@@ -50,6 +53,7 @@ class EpisodicState final : public SequenceState {
 
  private:
   std::shared_ptr<EpisodicMemory> memory_;
+  std::vector<float> widened_;  // logits of a narrower type
 };
 
 }  // namespace episodic

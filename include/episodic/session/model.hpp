@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `Model`: weights, tokenizer and chat format, for any number of sequences and threads. Torch-free;
-/// the host's is part of episodic::episodic, a device's of episodic::device.
+/// `Model`: weights, tokenizer and chat format, for any number of sequences and threads.
+/// Torch-free; the host's is part of episodic::episodic, a device's of episodic::device.
 ///
 /// \code
 /// const auto model = episodic::load_model("models/recall-2m6");
@@ -19,8 +19,8 @@
 
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/open_model.hpp"
-#include "episodic/session/model_executor.hpp"
 #include "episodic/session/generation.hpp"
+#include "episodic/session/model_executor.hpp"
 #include "episodic/text/chat_template.hpp"
 #include "episodic/text/tokenizer.hpp"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `ModelExecutor`: the weights of a model where they are computed with, and the seam that another place
-/// to compute (a second device, a group of them) implements. Programs use `Model` and `Sequence`,
-/// which stand on it. Torch-free.
+/// `ModelExecutor`: the weights of a model where they are computed with, and the seam that another
+/// place to compute (a second device, a group of them) implements. Programs use `Model` and
+/// `Sequence`, which stand on it. Torch-free.
 
 #include <cstdint>
 #include <exception>
@@ -48,7 +48,8 @@ class SequenceExecution {
   virtual std::int64_t tokens() const = 0;
 
   // -- attention. Each call replaces what was there; one that throws leaves full attention over no
-  // -- tokens, or none -----------------------------------------------------------------------------
+  // -- tokens, or none
+  // -----------------------------------------------------------------------------
 
   virtual void attach(const MemoryConfig& config, std::int64_t max_tokens,
                       std::vector<std::int64_t> given) = 0;
@@ -62,7 +63,8 @@ class SequenceExecution {
   virtual std::vector<float> representative(std::int64_t lane, EventId event) const = 0;
   virtual void set_keys_hook(KeysHook hook) = 0;
 
-  // -- steps ---------------------------------------------------------------------------------------
+  // -- steps
+  // ---------------------------------------------------------------------------------------
 
   /// One step of n >= 1 tokens; a device may still be at work when it returns.
   virtual void step(std::span<const std::int64_t> ids, StepKind kind) = 0;
@@ -76,7 +78,8 @@ class SequenceExecution {
   /// \see LanguageModel::explain_not_finite
   virtual void explain_not_finite() const = 0;
 
-  // -- states --------------------------------------------------------------------------------------
+  // -- states
+  // --------------------------------------------------------------------------------------
 
   /// What `snapshot` gives, the executor's own.
   struct State {
@@ -100,7 +103,8 @@ struct ExecutionStep {
   StepKind kind = StepKind::decode;
 };
 
-/// A model's weights in one place. Immutable: any number of threads, each with sequences of its own.
+/// A model's weights in one place. Immutable: any number of threads, each with sequences of its
+/// own.
 class ModelExecutor {
  public:
   virtual ~ModelExecutor() = default;

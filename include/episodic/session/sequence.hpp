@@ -23,9 +23,9 @@
 #include "episodic/memory/sequence_memory.hpp"
 #include "episodic/model/language_model.hpp"
 #include "episodic/model/token_history.hpp"
-#include "episodic/session/model_executor.hpp"
 #include "episodic/session/kept_folder.hpp"
 #include "episodic/session/model.hpp"
+#include "episodic/session/model_executor.hpp"
 
 namespace episodic {
 
@@ -33,8 +33,8 @@ namespace episodic {
 /// that it was fed. It may be moved, also to another thread; one thread at a time. Sequences of one
 /// model share its weights and nothing else; `run` (session/run.hpp) makes a step of many at once.
 ///
-/// `logits` always belong to the last token of the sequence, whatever was restored or attached since
-/// the last step. A step that fails may be made again.
+/// `logits` always belong to the last token of the sequence, whatever was restored or attached
+/// since the last step. A step that fails may be made again.
 class Sequence : public LanguageModel {
  public:
   /// Empty, with full attention. \throws ConfigError for a null model
@@ -117,7 +117,8 @@ class Sequence : public LanguageModel {
   /// A further sequence that goes on from here. What was read so far is there once: the memory
   /// becomes a base of both (EpisodicMemory::share), which neither can go back behind or forget
   /// from; snapshots that were taken before are good for nothing. Full attention is copied.
-  /// \throws ConfigError with a memory that is kept in a folder and may be written (commit, and fork
+  /// \throws ConfigError with a memory that is kept in a folder and may be written (commit, and
+  /// fork
   ///         the folder: fork_memory), with one that cannot be shared, and on a device; the
   ///         sequence is then as it was
   Sequence fork();

@@ -59,8 +59,8 @@ double largest_difference(const torch::Tensor& a, const torch::Tensor& b) {
 /// A state that counts, as that of a decoder with a cache of its own.
 struct Counting final : SequenceState {
   void begin_step(std::span<const std::int64_t>, StepKind) override {}
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
-    rows = logits.size(0);
+  void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override {
+    rows = logits.rows;
     seen += static_cast<std::int64_t>(ids.size());
   }
   bool wants_all_logits() const override { return true; }
@@ -214,7 +214,7 @@ TEST_CASE("own model: nothing to patch, layers that are not there, another shape
   yours::Sequence wide(yours::random_model(sizes));
   patch(wide, memory);
   REQUIRE(mentions(refusal<DataError>([&] { wide.step(random_ids(3)); }),
-                   "q is [3, 8, 16] of Float on cpu, expected [3, 4, 32]"));
+                   "q is [3, 8, 16] of float32 on cpu, expected [3, 4, 32]"));
   REQUIRE(memory->tokens() == 0);
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("own model: dtype or device changed after patching") {
     // a device that every torch has
     const auto meta = torch::empty({48, 4, 32}, torch::kMeta);
     sequence.state()->begin_step({ids.const_data_ptr<std::int64_t>(), 48});
-    REQUIRE(mentions(refusal<DataError>([&] { sequence.attention(0)->forward(meta, meta, meta); }),
+    REQUIRE(mentions(refusal<DataError>([&] { attend(*sequence.attention(0), meta, meta, meta); }),
                      "q is [48, 4, 32] of Float on meta"));
     REQUIRE(memory->tokens() == 48);
     const torch::Tensor second = sequence.step(ids.slice(0, 48));
