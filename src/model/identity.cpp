@@ -79,7 +79,7 @@ MemoryIdentity identity_of(const OpenModel& model) {
   ByteWriter all;
   all.put(checksum(std::as_bytes(std::span(model.config_json))));
   const TensorSource& stored = model.stored ? *model.stored : *model.tensors;
-  for (const TensorView* tensor : stored.tensors()) {
+  for (const StoredTensor* tensor : stored.tensors()) {
     all.put_string(tensor->name);
     all.put(static_cast<std::uint8_t>(tensor->type));
     all.put_vector(tensor->shape);

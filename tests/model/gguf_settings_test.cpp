@@ -56,7 +56,7 @@ std::string file_of(const Json& base, const Json& c) {
   w.put("general.architecture", architecture);
   for (const auto& [key, value] : values.items()) put(w, architecture + "." + key, value);
   w.put("tokenizer.ggml.model", "no_vocab");
-  for (const TensorView* t : tensors.tensors()) {
+  for (const StoredTensor* t : tensors.tensors()) {
     std::vector<std::uint64_t> shape(t->shape.begin(), t->shape.end());
     w.tensor(
         t->name, 0, shape,
@@ -127,7 +127,7 @@ TEST_CASE("gguf settings: numbers that are none, and lists that differ, are refu
     for (const auto& [name, v] : values.items()) put(w, "llama." + name, v);
     w.put("tokenizer.ggml.model", "no_vocab");
     value(w, "llama." + key);
-    for (const TensorView* t : tensors.tensors())
+    for (const StoredTensor* t : tensors.tensors())
       w.tensor(
           t->name, 0, {t->shape.begin(), t->shape.end()},
           std::string(reinterpret_cast<const char*>(t->data), static_cast<std::size_t>(t->bytes)));

@@ -47,7 +47,7 @@ struct Copy {
   explicit Copy(const fs::path& from)
       : file(std::make_shared<SafetensorsFile>(from / "model.safetensors")),
         config(read_json(from / "config.json")) {
-    for (const TensorView& t : file->tensors())
+    for (const StoredTensor& t : file->tensors())
       tensors.push_back({t.name, t.type, t.shape, t.data});
   }
   const TensorToWrite* find(const std::string& name) const {
@@ -109,7 +109,7 @@ TEST_CASE("odd models: a head that is there and differs is used in every family,
       write_gguf(unsaid, dir / "m.gguf", true);
       const OpenModel read = open_model(dir / "m.gguf");
       CHECK_FALSE(read.config.tie_word_embeddings);
-      const TensorView* t = read.tensors->find("lm_head.weight");
+      const StoredTensor* t = read.tensors->find("lm_head.weight");
       REQUIRE(t);
       CHECK(std::memcmp(t->data, head.data(), head.size() * 4) == 0);
     });
@@ -210,11 +210,11 @@ TEST_CASE("odd models: an adapter may carry the base's own embedding and head") 
     tiny.write(dir.path());
     const OpenModel model = open_model(dir.path());
     const std::string module = "model.layers.0.self_attn.q_proj";
-    const TensorView& own = *model.tensors->find("model.embed_tokens.weight");
-    const TensorView& head = *model.tensors->find(tied ? own.name : "lm_head.weight");
+    const StoredTensor& own = *model.tensors->find("model.embed_tokens.weight");
+    const StoredTensor& head = *model.tensors->find(tied ? own.name : "lm_head.weight");
     const std::vector<float> a(2 * 24, 0.1f), b(48 * 2, 0.2f);
     const auto attempt = [&](float change, std::int64_t more_rows, const char* which) {
-      const TensorView& from = which == std::string("lm_head") ? head : own;
+      const StoredTensor& from = which == std::string("lm_head") ? head : own;
       std::vector<float> numbers(static_cast<std::size_t>(from.elements() + more_rows * 24), 0.5f);
       std::memcpy(numbers.data(), from.data, static_cast<std::size_t>(from.bytes));
       numbers[3] += change;
@@ -322,10 +322,10 @@ TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from eith
     std::string bytes((std::istreambuf_iterator<char>(in)), {});
     const GgufFile good(dir / "good.gguf");
     std::size_t data = 0;
-    for (const TensorView* t : good.tensors()) data += static_cast<std::size_t>(t->bytes);
+    for (const StoredTensor* t : good.tensors()) data += static_cast<std::size_t>(t->bytes);
     REQUIRE(data > 0);
     const GgufContent content = parse_gguf(std::as_bytes(std::span(bytes)), "g");
-    for (const TensorView& t : content.tensors)
+    for (const StoredTensor& t : content.tensors)
       for (std::int64_t i = 0; i < t.bytes; i += 4)
         std::memcpy(bytes.data() + (reinterpret_cast<const char*>(t.data) - bytes.data()) + i,
                     &number, 4);

@@ -39,7 +39,7 @@ std::optional<Material> material() {
 #define NOT_HERE "the real model or its golden run is not here: scripts/real_model, and ../shared"
 
 template <class T>
-std::vector<T> elements(const TensorView& t) {
+std::vector<T> elements(const StoredTensor& t) {
   std::vector<T> out(static_cast<std::size_t>(t.elements()));
   std::memcpy(out.data(), t.data, out.size() * sizeof(T));
   return out;
