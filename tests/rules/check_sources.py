@@ -223,7 +223,7 @@ def prose(root):
 
 def links(root):
     """What documents link to in this repository is there."""
-    for path in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md")]):
+    for path in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "benchmarks").rglob("*.md")]):
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
             if "://" not in target and not (path.parent / target).exists():
                 yield f"{path}: there is no {target}"
