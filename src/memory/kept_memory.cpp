@@ -593,12 +593,26 @@ void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteRe
   }
 }
 
+/// The file of the folder that is at fault: the one that a message begins with, if it does.
+/// \param looked_at where it was found
+VerifyReport::Damage damage_of(const fs::path& dir, const fs::path& looked_at,
+                               const std::string& message) {
+  const std::size_t end = message.find(": ");
+  const fs::path named = message.substr(0, end);
+  if (end == std::string::npos || (named != dir && named.parent_path() != dir))
+    return {looked_at, message};
+  return {named == dir ? looked_at : named, message.substr(end + 2)};
+}
+
 /// \param generation gets that of the manifest that was verified, 0 if there is none
 VerifyReport verify_once(const fs::path& dir, io::Syscalls& calls, std::int64_t& generation) {
   VerifyReport report;
   generation = 0;
   const auto damage = [&](const fs::path& file, const std::string& what) {
-    report.damages.push_back({file, what});
+    VerifyReport::Damage found = damage_of(dir, file, what);
+    for (const VerifyReport::Damage& known : report.damages)
+      if (known.file == found.file && known.what == found.what) return;
+    report.damages.push_back(std::move(found));
   };
   MemoryManifest manifest;
   try {

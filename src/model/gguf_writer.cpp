@@ -22,6 +22,7 @@
 #include "episodic/model/weight_plan.hpp"
 #include "gguf_names.hpp"
 #include "row_order.hpp"
+#include "text/added_vocabulary.hpp"
 
 namespace episodic {
 namespace {
@@ -429,6 +430,8 @@ class Writing {
       header_.put("tokenizer.ggml.model", "no_vocab");
       return;
     }
+    if (!text::changes_by_token_files(dir).empty())
+      refuse(model_, "tokens that special_tokens_map.json or added_tokens.json adds");
     header_.put("tokenizer.ggml.model", "no_vocab");  // llama.cpp's word for: by token ids only
     const MappedFile tokenizer(dir / "tokenizer.json");
     header_.put(kGgufTokenizerJson, text_of(tokenizer));

@@ -110,7 +110,8 @@ void run(const ServeFlags& flags) {
   if (const char* key = std::getenv("EPISODIC_API_KEY")) options.access.api_key = key;
   options.access.host = flags.host;
   options.access.origins = flags.origins;
-  options.defaults = flags.generation.options(generation_defaults(flags.model.model));
+  const GenerationDefaults of_model = generation_defaults(flags.model.model);
+  options.defaults = flags.generation.options(of_model);
   options.log = say;
   if (!is_loopback(flags.host) && options.access.api_key.empty())
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
@@ -126,13 +127,19 @@ void run(const ServeFlags& flags) {
   const bool ipv6 = flags.host.find(':') != std::string::npos;
   say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name, tokens,
                   ipv6 ? "[" + flags.host + "]" : flags.host, port));
+  say(fmt::format(
+      "where a request says nothing else: {}{}; an answer ends with its turn, or at {} "
+      "tokens",
+      sampling_text(options.defaults.sampling),
+      of_model.source.empty() ? "" : " (" + of_model.source + ")", options.defaults.max_new));
   server.listen();
 }
 #else
 void run(const ServeFlags&) {
   throw NotBuiltError(
-      "serve: this program was built without an HTTP library; install libcpp-httplib-dev and build "
-      "it again");
+      "serve: this program was built without an HTTP library; install cpp-httplib of version 0.11 "
+      "to "
+      "0.15 (libcpp-httplib-dev of Debian 12) and build it again");
 }
 #endif
 

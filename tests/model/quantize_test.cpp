@@ -235,6 +235,17 @@ TEST_CASE("gguf writer: what GGUF has no words for is refused, and no file is le
   REQUIRE(mentions(refusal<ConfigError>([&] { write_gguf(adapted, dir / "m.gguf"); }),
                    "adapters beside the weights have no place"));
   REQUIRE(fs::is_empty(dir.path()));
+  // Only tokenizer.json and tokenizer_config.json find a place in the file.
+  const TempDir more;
+  fs::copy(kShipped, more.path());
+  more.write("special_tokens_map.json", R"({"bos_token": "<|bos|>"})");
+  write_gguf(open_model(more.path()), dir / "m.gguf");  // says nothing new
+  fs::remove(dir / "m.gguf");
+  more.write("added_tokens.json", R"({"<|tool|>": 1024})");
+  REQUIRE(
+      mentions(refusal<ConfigError>([&] { write_gguf(open_model(more.path()), dir / "m.gguf"); }),
+               "added_tokens.json"));
+  REQUIRE(fs::is_empty(dir.path()));
 }
 
 TEST_CASE("gguf writer: a file that is there, a folder that is not, a full disk") {

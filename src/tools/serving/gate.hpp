@@ -26,7 +26,7 @@ struct Exchange {
   std::string body;
 };
 
-/// cpp-httplib binds the port and writes the answers. What comes in is read here, because the
+/// cpp-httplib (0.11 to 0.15: CMakeLists.txt) binds the port and writes the answers. What comes in is read here, because the
 /// library (0.11) bounds each read but not a head or a body as a whole, has no limit on headers,
 /// reads them before anything can be refused, and takes lengths that are none. For this the Gate
 /// accepts connections itself, reads a request under ConnectionLimits and Access, and hands
