@@ -13,6 +13,7 @@ namespace {
 
 struct StateSnapshot final : SequenceSnapshot {
   std::shared_ptr<const MemorySnapshot> memory;
+  std::shared_ptr<const SequenceSnapshot> beside;
 };
 
 template <class View>
@@ -74,20 +75,42 @@ void SequenceState::restore(const SequenceSnapshot&) {
 std::shared_ptr<const SequenceSnapshot> EpisodicState::snapshot() const {
   auto copy = std::make_shared<StateSnapshot>();
   copy->memory = memory_->snapshot();
+  if (beside_) copy->beside = beside_->snapshot();
   return copy;
 }
 
 void EpisodicState::restore(const SequenceSnapshot& snapshot) {
   const auto* copy = dynamic_cast<const StateSnapshot*>(&snapshot);
-  if (!copy) return SequenceState::restore(snapshot);
-  memory_->restore(*copy->memory);
+  if (!copy || !copy->beside != !beside_) return SequenceState::restore(snapshot);
+  memory_->restore(*copy->memory);  // may refuse
+  if (beside_) beside_->restore(*copy->beside);
+}
+
+void EpisodicState::reset() {
+  memory_->reset();
+  if (beside_) beside_->reset();
 }
 
 void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind) {
+  if (beside_ && beside_->tokens() != memory_->tokens()) {
+    if (memory_->tokens() != 0)
+      throw DataError(
+          fmt::format("the memory stands at token {}, but the model's other layers have seen {}; "
+                      "go back by the "
+                      "snapshots of the model's state, not of its memory",
+                      memory_->tokens(), beside_->tokens()));
+    beside_->reset();
+  }
   memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
+  if (beside_) beside_->begin_step(ids, kind);
 }
 
 void EpisodicState::end_step(std::span<const std::int64_t> ids, const LogitsView& logits) {
+  end_memory_step(ids, logits);  // may refuse the step
+  if (beside_) beside_->end_step(ids, logits);
+}
+
+void EpisodicState::end_memory_step(std::span<const std::int64_t> ids, const LogitsView& logits) {
   const auto n = static_cast<std::int64_t>(ids.size());
   if (n != memory_->open_tokens() || logits.rows != n || logits.data == nullptr ||
       logits.vocab < 1 || (n > 1 && logits.row_stride < logits.vocab) || is_code(logits.dtype) ||
@@ -112,7 +135,8 @@ void EpisodicState::end_step_by_surprise(std::span<const std::int64_t> ids,
   if (static_cast<std::int64_t>(ids.size()) != memory_->open_tokens())
     throw DataError(fmt::format("end_step_by_surprise: {} tokens, but the step was begun with {}",
                                 ids.size(), memory_->open_tokens()));
-  memory_->end_step(ids.data(), step);
+  memory_->end_step(ids.data(), step);  // may refuse the step
+  if (beside_) beside_->end_step(ids, {});
 }
 
 }  // namespace episodic
