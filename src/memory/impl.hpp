@@ -33,6 +33,8 @@ struct TierImages {
   void save(ByteWriter& to) const;
   static TierImages load(ByteReader& from);
 };
+/// Where a memory that is only read puts what comes. \throws FileError
+std::filesystem::path scratch_folder();
 }  // namespace detail
 
 /// What a base is made of. Nothing of it changes, but what its store's readers share under a lock.
