@@ -6,7 +6,9 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "episodic/timeline/surprise.hpp"
 #include "head_layout.hpp"
+#include "session/step_lengths.hpp"
 
 namespace episodic {
 namespace {
@@ -67,9 +69,15 @@ class DeviceEngine final : public Engine {
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
+    require_scorable(ids, first, n, nll, config().vocab_size);
     model_.step(ids.subspan(first, n));
+    // The step before this one has scored the first token; only the others are new.
     const std::vector<float> surprise = model_.surprise();
-    std::copy(surprise.begin(), surprise.end(), nll.begin() + static_cast<std::ptrdiff_t>(first));
+    std::copy(surprise.begin() + 1, surprise.end(), nll.subspan(first + 1).begin());
+    if (first == 0) nll[0] = 0;  // nothing comes before it
+    if (first + n < ids.size())
+      token_surprise(model_.logits().data(), 1, config().vocab_size, config().vocab_size,
+                     ids.data() + first + n, nll.data() + first + n);
   }
 
  protected:

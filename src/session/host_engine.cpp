@@ -13,6 +13,7 @@
 #include "episodic/model/patch.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/timeline/surprise.hpp"
+#include "step_lengths.hpp"
 
 namespace episodic {
 namespace {
@@ -104,14 +105,7 @@ class HostEngine final : public Engine {
   }
   void score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
              std::span<float> nll) override {
-    if (n < 1 || first > ids.size() || n > ids.size() - first)
-      throw DataError(
-          fmt::format("Engine::score: {} tokens from {} on, of {}; at least one must "
-                      "be read, and none beyond the last",
-                      n, first, ids.size()));
-    if (nll.size() != ids.size())
-      throw DataError(fmt::format("Engine::score: room for {} numbers, {} tokens have as many",
-                                  nll.size(), ids.size()));
+    require_scorable(ids, first, n, nll, config().vocab_size);
     const at::Tensor last = translated([&] {
       return model_.forward_surprise(ids.subspan(first, n), nll.subspan(first + 1, n - 1));
     });
