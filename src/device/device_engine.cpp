@@ -7,6 +7,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "episodic/timeline/surprise.hpp"
 #include "head_layout.hpp"
 
 namespace episodic {
@@ -100,7 +101,12 @@ class DeviceSequence final : public SequenceExecution {
     const std::lock_guard lock(*stream_);
     decoder_.step(ids.subspan(first, n));
     const std::vector<float> surprise = decoder_.surprise();
-    std::copy(surprise.begin(), surprise.end(), nll.begin() + static_cast<std::ptrdiff_t>(first));
+    std::copy(surprise.begin() + 1, surprise.end(), nll.subspan(first + 1).begin());
+    const std::int64_t vocab = decoder_.config().vocab_size;
+    if (first == 0) nll[0] = 0;  // nothing comes before it
+    if (first + n < ids.size())
+      token_surprise(decoder_.logits().data(), 1, vocab, vocab, ids.data() + first + n,
+                     nll.data() + first + n);
   }
   std::span<const float> logits() override {
     const std::lock_guard lock(*stream_);

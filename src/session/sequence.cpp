@@ -17,6 +17,27 @@ const Model& required(const std::shared_ptr<const Model>& model) {
   return *model;
 }
 
+/// The arguments of `score`, before anything is read. \param vocab of the model
+/// \throws DataError where [first, first + n) is empty or not within ids, nll is not as long as
+///         ids, or the token behind the step's last, which the step scores too, is no token
+void require_scorable(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
+                      std::span<const float> nll, std::int64_t vocab) {
+  if (n < 1 || first > ids.size() || n > ids.size() - first)
+    throw DataError(
+        fmt::format("score: {} tokens from {} on, of {}; at least one must "
+                    "be read, and none beyond the last",
+                    n, first, ids.size()));
+  if (nll.size() != ids.size())
+    throw DataError(
+        fmt::format("score: room for {} numbers, {} tokens have as many", nll.size(), ids.size()));
+  const std::size_t behind = first + n;
+  if (behind < ids.size() && (ids[behind] < 0 || ids[behind] >= vocab))
+    throw DataError(
+        fmt::format("score: ids[{}] = {} is not in the vocabulary of {} tokens; use the "
+                    "tokenizer of this model",
+                    behind, ids[behind], vocab));
+}
+
 }  // namespace
 
 Sequence::Sequence(std::shared_ptr<const Model> model)
@@ -127,22 +148,15 @@ void Sequence::step(std::span<const std::int64_t> ids, StepKind kind) {
 void Sequence::step(std::span<const std::int64_t> ids, std::span<float> logits) {
   const std::size_t wanted = ids.size() * static_cast<std::size_t>(config().vocab_size);
   if (logits.size() != wanted)
-    throw DataError(fmt::format("Sequence::step: room for {} logits, {} tokens have {}",
-                                logits.size(), ids.size(), wanted));
+    throw DataError(fmt::format("step: room for {} logits, {} tokens have {}", logits.size(),
+                                ids.size(), wanted));
   execution_->step_all(ids, logits);
   stepped(ids);
 }
 
 void Sequence::score(std::span<const std::int64_t> ids, std::size_t first, std::size_t n,
                      std::span<float> nll) {
-  if (n < 1 || first > ids.size() || n > ids.size() - first)
-    throw DataError(
-        fmt::format("Sequence::score: {} tokens from {} on, of {}; at least one must "
-                    "be read, and none beyond the last",
-                    n, first, ids.size()));
-  if (nll.size() != ids.size())
-    throw DataError(fmt::format("Sequence::score: room for {} numbers, {} tokens have as many",
-                                nll.size(), ids.size()));
+  require_scorable(ids, first, n, nll, config().vocab_size);
   execution_->score(ids, first, n, nll);
   stepped(ids.subspan(first, n));
 }
