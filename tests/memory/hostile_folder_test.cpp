@@ -432,7 +432,7 @@ TEST_CASE(
   const std::string good = text_of(place.dir / "manifest.json");
   const Json whole = Json::parse(good.substr(0, good.rfind("checksum: ")));
   std::vector<Json::json_pointer> paths;
-  list_paths(whole, {}, paths);
+  list_paths(whole, Json::json_pointer(), paths);
   const std::vector<Json> wrong = {nullptr,
                                    true,
                                    -1,
