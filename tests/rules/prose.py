@@ -9,13 +9,13 @@ import sys
 
 LINE = 120
 SENTENCE = 25
-ENDS = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9`\x00])")
+ENDS = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9`\x00\x01])")
 # Pattern of a whole sentence -> what to write instead. Code, tables and quotations are exempt.
 BANNED = {
     r"^Of\b": "a sentence that begins with 'Of': put the subject first",
     r"^But for\b": "a sentence that begins with 'But for': write 'Except for', or two sentences",
     r"^What is\b(?!.*\?)": "a sentence that begins with 'What is': name the thing",
-    r"\bat home\b": "'at home': write where it is stored",
+    r"\b(is|are|lie|lies|events|blocks) at home\b": "'at home': write where it is stored",
     r"\b[Ss]ettl(e|es|ed|ing)\b": "'settle': write what happens",
     r"\b(lend|lends|lent)\b": "'lend': write who reads or passes what",
     r"\b(judge|judges|judged)\b": "'judge': write what is decided, and by which rule",
@@ -49,7 +49,7 @@ def blocks(text):
 
 def sentences(block):
     code = re.sub(r"`[^`]*`", "\x00", block)
-    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", code)
+    plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", "\x01\\1", code)
     plain = re.sub(r"\b(e\.g|i\.e|et al|vs|cf|no|eq|sec|fig|app|approx)\.", r"\1", plain, flags=re.I)
     return [piece.strip() for piece in ENDS.split(plain) if piece.strip()]
 
