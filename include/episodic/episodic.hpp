@@ -27,6 +27,7 @@
 #include "episodic/session/engine.hpp"
 #include "episodic/session/event_reader.hpp"
 #include "episodic/session/reader_heads.hpp"
+#include "episodic/session/run.hpp"
 #include "episodic/session/session.hpp"
 #include "episodic/text/sentences.hpp"
 #include "episodic/text/tokenizer.hpp"
