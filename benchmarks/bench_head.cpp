@@ -90,8 +90,8 @@ Json measure(const Flags& flags, std::int64_t vocab) {
           model.forward_surprise(ids, pieces);
         } else {
           const LogitsView logits = model.forward(ids);
-          token_surprise(logits.floats().data(), flags.rows - 1, vocab, vocab,
-                         ids.data() + 1, whole.data());
+          token_surprise(logits.floats().data(), flags.rows - 1, vocab, vocab, ids.data() + 1,
+                         whole.data());
         }
         const Laps::Times t = laps.lap();
         wall[way].push_back(t.wall);

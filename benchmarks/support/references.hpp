@@ -10,7 +10,8 @@
 
 namespace episodic::bench {
 
-/// One square float32 product (sgemm of the BLAS that the build found: MKL in libtorch, or the system's).
+/// One square float32 product (sgemm of the BLAS that the build found: MKL in libtorch, or the
+/// system's).
 class GemmReference {
  public:
   /// \param flops that one run should have; the side is rounded to a multiple of 16

@@ -2,8 +2,8 @@
 #pragma once
 /// \file
 /// Everything that can be declared here: the memory on plain pointers, tokenizers, sessions and the
-/// engine, models and their attention; and where libtorch's headers are, what takes its tensors. What
-/// is defined is up to the linked target: episodic::core, episodic::episodic, episodic::torch,
+/// engine, models and their attention; and where libtorch's headers are, what takes its tensors.
+/// What is defined is up to the linked target: episodic::core, episodic::episodic, episodic::torch,
 /// episodic::device, episodic::device_torch.
 /// A program that uses one part includes that part's header instead.
 

@@ -5,9 +5,9 @@
 ///
 ///     y[i * y_stride + o] = beta * y + sum_c x[i * x_stride + c] * w[o * w_stride + c]
 ///
-/// for i < n, o < out, on the calling thread. Each packs some rows of w by some hundred columns at a
-/// time for all rows of x. The sum of an output is one chain in the order of the columns: its bits
-/// depend on its row of x, its row of w and beta * y alone, not on n, `out` or the strides.
+/// for i < n, o < out, on the calling thread. Each packs some rows of w by some hundred columns at
+/// a time for all rows of x. The sum of an output is one chain in the order of the columns: its
+/// bits depend on its row of x, its row of w and beta * y alone, not on n, `out` or the strides.
 
 #include <cstdint>
 

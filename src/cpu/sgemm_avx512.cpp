@@ -17,8 +17,8 @@ using std::uint16_t;
 using std::uint32_t;
 using std::uint8_t;
 
-#include "vector_avx512.inc"
 #include "transpose16.inc"
+#include "vector_avx512.inc"
 
 constexpr int kRows = 14;  // 28 sums, 2 weights and a number of x: 31 registers
 constexpr int kVectors = 2;

@@ -101,8 +101,8 @@ bool as_integers(TensorType type, Activations activations) {
 
 Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
   const bool by_count = options.rows == RowClass::by_count;
-  const bool many = by_count ? n > few_rows(p.type, options.activations)
-                             : options.rows == RowClass::many;
+  const bool many =
+      by_count ? n > few_rows(p.type, options.activations) : options.rows == RowClass::many;
   const bool integer = as_integers(p.type, options.activations);
   if (many) {
     if (options.activations == Activations::bfloat16 && has_matrix_units() &&
@@ -307,7 +307,7 @@ const std::vector<Plan>& plan(int64_t n, std::span<const WeightProduct> products
   std::vector<Plan>& plans = plan_scratch;
   plans.clear();
   plans.reserve(products.size());  // nothing points into what moves
-  int64_t end = 0;  // of rounded activations
+  int64_t end = 0;                 // of rounded activations
   for (const WeightProduct& product : products) {
     Plan p{.product = &product, .way = way_of(product, n, options), .outputs = 0, .tasks = 0};
     p.outputs = outputs_of_task(product, p.way);

@@ -196,8 +196,8 @@ void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const Te
   const std::int64_t width = s.n_heads * s.head_dim;
   float* rotated = rotated_.floats(step_ * width);
   const Rotation& r = rotation(layer);
-  rotate(r.table, r.angles, step_, s.n_heads, s.head_dim, static_cast<const float*>(q.data),
-         width, s.head_dim, rotated, width, s.head_dim);
+  rotate(r.table, r.angles, step_, s.n_heads, s.head_dim, static_cast<const float*>(q.data), width,
+         s.head_dim, rotated, width, s.head_dim);
 
   const Cache& cache = caches_[static_cast<std::size_t>(layer)];
   const std::int64_t first = first_seen(layer), skipped = (first - cache.first) * s.head_dim;

@@ -32,8 +32,9 @@ struct LowRank {
 
 using LowRanks = std::map<const Linear*, std::vector<LowRank>>;  // by what they are added to
 
-/// Steps of a sequence up to so many tokens multiply as few rows (linear.hpp), whatever is beside them in
-/// a batch: a token that is written alone, or with a few guesses behind it, is bound by reading weights.
+/// Steps of a sequence up to so many tokens multiply as few rows (linear.hpp), whatever is beside
+/// them in a batch: a token that is written alone, or with a few guesses behind it, is bound by
+/// reading weights.
 constexpr std::int64_t kFewTokens = 4;
 
 RowClass class_of(std::int64_t tokens) {
@@ -159,7 +160,7 @@ struct Decoder::Impl {
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::shared_ptr<SequenceState> state;
   StepBuffers step;
-  AlignedBuffer logits;               // of the head, [logit_rows, vocab]
+  AlignedBuffer logits;  // of the head, [logit_rows, vocab]
   std::int64_t logit_rows = 0;
   std::span<const float> last_logits;  // [vocab] after the sequence's last token, empty if unknown
   std::vector<float> own_last;         // those of a step in a batch
@@ -220,11 +221,14 @@ struct Decoder::Impl {
     most_rank = rank;
   }
 
-  /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows of
-  /// each sequence go as its own step would (class_of), so that its bits do not depend on the batch.
+  /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows
+  /// of each sequence go as its own step would (class_of), so that its bits do not depend on the
+  /// batch.
   void multiply_adapted(std::int64_t first, std::int64_t n, std::span<const Product> products,
                         Cut cut) {
-    const auto touches = [&](const SequenceRows& s) { return s.end() > first && s.first < first + n; };
+    const auto touches = [&](const SequenceRows& s) {
+      return s.end() > first && s.first < first + n;
+    };
     for (std::size_t i = 0; i < step.sequences.size(); ++i) {
       if (!touches(step.sequences[i])) continue;
       const RowClass rows = class_of(step.sequences[i].n);
@@ -239,8 +243,8 @@ struct Decoder::Impl {
   }
 
   /// Rows [from, to) of products whose x and y begin with row `first`.
-  static void multiply_rows(std::int64_t first, std::span<const Product> products, std::int64_t from,
-                            std::int64_t to, Cut cut, RowClass rows) {
+  static void multiply_rows(std::int64_t first, std::span<const Product> products,
+                            std::int64_t from, std::int64_t to, Cut cut, RowClass rows) {
     if (to <= from) return;
     constexpr std::size_t kMost = 4;
     Product part[kMost];
@@ -493,8 +497,8 @@ struct Decoder::Impl {
     if (rows == LogitRows::last && n > 1 && ends_by_surprise())
       return finish_by_surprise(from, row, ids);
     const bool all = rows == LogitRows::all || state->wants_all_logits();
-    const LogitsView made = all ? from.run_head(row, n, class_of(n))
-                                : from.run_head(row + n - 1, 1, RowClass::few);
+    const LogitsView made =
+        all ? from.run_head(row, n, class_of(n)) : from.run_head(row + n - 1, 1, RowClass::few);
     state->end_step(ids, made);
     return rows == LogitRows::last ? last_of(made) : made;
   }

@@ -36,9 +36,7 @@ void require(const char* name, const View& x, std::int64_t n, std::int64_t heads
         n, heads));
 }
 
-HeadRows rows_of(const TensorView& x) {
-  return {x.data, x.dtype, x.strides.row, x.strides.head};
-}
+HeadRows rows_of(const TensorView& x) { return {x.data, x.dtype, x.strides.row, x.strides.head}; }
 
 }  // namespace
 
@@ -101,8 +99,7 @@ void EpisodicState::end_step(std::span<const std::int64_t> ids, const LogitsView
   if (logits.dtype == DType::float32)
     return memory_->end_step(ids.data(), static_cast<const float*>(logits.data), logits.vocab,
                              logits.row_stride);
-  const TensorType type =
-      logits.dtype == DType::bfloat16 ? TensorType::bf16 : TensorType::f16;
+  const TensorType type = logits.dtype == DType::bfloat16 ? TensorType::bf16 : TensorType::f16;
   widened_.resize(static_cast<std::size_t>(n * logits.vocab));
   for (std::int64_t i = 0; i < n; ++i)
     widen(type, static_cast<const std::byte*>(logits.data) + 2 * i * logits.row_stride,

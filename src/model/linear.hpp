@@ -2,12 +2,13 @@
 #pragma once
 // Matrix products of the decoder: y = x W^T + bias, by the loops of the cpu room.
 //
-// What is promised of the bits (cpu::multiply_weights, test "linear: a row's bits ..."): those of row i of
-// a product depend on row i of x, the weights, the bias, what y held if it is added to, the setting of
-// activations, the instruction set, and the class of rows (`few` or `many`). They do not depend on the
-// other rows of the call, on their number, on which outputs are asked for together, on Cut, or on the
-// number of threads. `few` and `many` sum in different orders, so who needs the same bits for a row
-// in any company names the class; `by_count` takes `few` for at most few_rows rows.
+// What is promised of the bits (cpu::multiply_weights, test "linear: a row's bits ..."): those of
+// row i of a product depend on row i of x, the weights, the bias, what y held if it is added to,
+// the setting of activations, the instruction set, and the class of rows (`few` or `many`). They do
+// not depend on the other rows of the call, on their number, on which outputs are asked for
+// together, on Cut, or on the number of threads. `few` and `many` sum in different orders, so who
+// needs the same bits for a row in any company names the class; `by_count` takes `few` for at most
+// few_rows rows.
 
 #include <cstddef>
 #include <cstdint>

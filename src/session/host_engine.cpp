@@ -117,8 +117,8 @@ class HostEngine final : public Engine {
     });
     if (first == 0) nll[0] = 0;  // nothing comes before it
     if (first + n < ids.size())
-      token_surprise(last.row(0).data(), 1, model_.config().vocab_size,
-                     model_.config().vocab_size, ids.data() + first + n, nll.data() + first + n);
+      token_surprise(last.row(0).data(), 1, model_.config().vocab_size, model_.config().vocab_size,
+                     ids.data() + first + n, nll.data() + first + n);
   }
 
  protected:

@@ -15,7 +15,8 @@
 namespace episodic::tools {
 
 void add_trainer(Command& app) {
-  app.subcommand("train-lora", "Train an adapter (LoRA) for a model under its memory (needs libtorch)");
+  app.subcommand("train-lora",
+                 "Train an adapter (LoRA) for a model under its memory (needs libtorch)");
 }
 
 void hand_to_trainer(int argc, char** argv) {

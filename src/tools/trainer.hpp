@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `episodic train-lora`: training needs libtorch, which `episodic` is built without. So it is a program
-// of its own, beside this one and under its name with "-train-lora" behind it, which is run instead.
+// `episodic train-lora`: training needs libtorch, which `episodic` is built without. So it is a
+// program of its own, beside this one and under its name with "-train-lora" behind it, which is run
+// instead.
 
 #include "flags.hpp"
 

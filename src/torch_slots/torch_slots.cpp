@@ -25,8 +25,8 @@ std::optional<MemoryKind> memory_of(const c10::Device& device) {
 
 const char* name_of(MemoryKind memory) { return memory == MemoryKind::host ? "cpu" : "cuda"; }
 
-/// What a slot can read where it lies: the tensor itself, or a packed copy of one whose channels are
-/// apart, or whose rows are all the same.
+/// What a slot can read where it lies: the tensor itself, or a packed copy of one whose channels
+/// are apart, or whose rows are all the same.
 at::Tensor readable(const char* name, const at::Tensor& x) {
   if (!x.defined() || x.dim() != 3 || !dtype_of(x.scalar_type()) || !memory_of(x.device()))
     throw DataError(
@@ -48,16 +48,17 @@ TensorView view_of(const at::Tensor& x) {
 at::Tensor blob(const void* data, at::IntArrayRef sizes, at::IntArrayRef strides, DType dtype,
                 c10::Device device) {
   // from_blob asks CUDA whose memory it is unless it is told
-  return at::from_blob(const_cast<void*>(data), sizes, strides, [](void*) {},
-                       at::TensorOptions(torch_type(dtype)).device(device), device);
+  return at::from_blob(
+      const_cast<void*>(data), sizes, strides, [](void*) {},
+      at::TensorOptions(torch_type(dtype)).device(device), device);
 }
 
 template <class View>
 at::Tensor tensor_over(const char* name, const View& x, c10::Device device) {
   if (is_code(x.dtype) || x.memory != memory_of(device))
-    throw DataError(fmt::format(
-        "TorchSlot: {} is of {} on {}, expected float32, bfloat16 or float16 on {}", name,
-        episodic::name_of(x.dtype), name_of(x.memory), device.str()));
+    throw DataError(
+        fmt::format("TorchSlot: {} is of {} on {}, expected float32, bfloat16 or float16 on {}",
+                    name, episodic::name_of(x.dtype), name_of(x.memory), device.str()));
   return blob(x.data, {x.sizes.n, x.sizes.heads, x.sizes.dim}, {x.strides.row, x.strides.head, 1},
               x.dtype, device);
 }

@@ -533,7 +533,7 @@ TEST_CASE("weights: many rows of blocks have the same bits with any threads and 
 }
 
 TEST_CASE("weights: own products of many rows of floats, at any size and stride") {
-    Sgemm sgemm = sgemm_portable;
+  Sgemm sgemm = sgemm_portable;
 #if defined(__x86_64__)
   if (kernels().set == InstructionSet::avx2) sgemm = sgemm_avx2;
   if (kernels().set == InstructionSet::avx512) sgemm = sgemm_avx512;
@@ -560,8 +560,7 @@ TEST_CASE("weights: own products of many rows of floats, at any size and stride"
           auto expected = y, part = y;
           plain_sgemm(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, expected.data(),
                       y_stride);
-          sgemm(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, y.data(),
-                y_stride);
+          sgemm(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, y.data(), y_stride);
           // sums of `in` products of normal numbers, each rounded once
           const double bound = 1e-6 * (10 + static_cast<double>(in));
           bool near = true;
@@ -571,20 +570,20 @@ TEST_CASE("weights: own products of many rows of floats, at any size and stride"
           // a row's bits do not depend on the rows beside it
           const std::int64_t last = n - 1;
           sgemm(1, out, in, x.data() + last * x_stride, x_stride, w.data(), w_stride, beta,
-                       part.data() + last * y_stride, y_stride);
+                part.data() + last * y_stride, y_stride);
           REQUIRE(std::equal(y.begin() + last * y_stride, y.end(), part.begin() + last * y_stride));
         }
 }
 
-TEST_CASE("weights: a row's bits depend on its class, not on the rows, outputs and products beside it") {
+TEST_CASE(
+    "weights: a row's bits depend on its class, not on the rows, outputs and products beside it") {
   std::mt19937 random(23);
   std::normal_distribution<float> normal;
   const auto up_to = [&](std::int64_t most) {
     return 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
   };
   for (const TensorType type : kTypes)
-    for (const Activations how :
-         {Activations::rounded, Activations::exact, Activations::bfloat16})
+    for (const Activations how : {Activations::rounded, Activations::exact, Activations::bfloat16})
       for (const RowClass rows : {RowClass::few, RowClass::many})
         for (int trial = 0; trial < 3; ++trial) {
           const std::int64_t n = trial == 0 ? 70 : up_to(40), out = up_to(300);

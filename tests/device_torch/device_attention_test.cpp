@@ -567,7 +567,8 @@ TEST_CASE("what is wrong with CUDA tensors is said by name") {
         end_step(state, ids, at::zeros({12, 14}, at::kHalf).to(kFirst));
       },
       "those before were [n, 13] of float16");
-  says([&] { end_step(state, ids, wide.logits.narrow(0, 0, 12).to(kFirst)); }, "of Float on cuda:0");
+  says([&] { end_step(state, ids, wide.logits.narrow(0, 0, 12).to(kFirst)); },
+       "of Float on cuda:0");
   memory->run([&](DeviceMemory& m) {
     const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
     m.end_step(surprise.data());

@@ -165,7 +165,8 @@ TEST_CASE("batch: any mix of sequences, of sizes that fill no vector, gives each
       for (Sequence& s : sequences) {
         s.has_memory = random() % 2;
         for (int step = 0; step < 5; ++step)
-          s.lengths.push_back(trial == 0 || random() % 2 ? 1 : 1 + static_cast<std::int64_t>(random() % 10));
+          s.lengths.push_back(
+              trial == 0 || random() % 2 ? 1 : 1 + static_cast<std::int64_t>(random() % 10));
       }
       INFO(name_of(type) << ", " << sequences.size() << " sequences, trial " << trial);
       same_together_as_alone(opened, sequences);

@@ -46,7 +46,8 @@ double gelu(double x) {
 
 }  // namespace
 
-TEST_CASE("elementwise: a number's bits do not depend on where it stands, nor on how many there are") {
+TEST_CASE(
+    "elementwise: a number's bits do not depend on where it stands, nor on how many there are") {
   constexpr std::int64_t kMany = 999;
   const auto x = draw(kMany, 5, 3.0f), up = draw(kMany, 6, 1.0f);
   const auto all_of = [&](std::int64_t first, std::int64_t n) {

@@ -41,8 +41,8 @@ TEST_CASE("linear: a row's bits are those of that row alone, in either class and
     for (float& x : v) x = normal(random);
     return v;
   };
-  for (const TensorType type : {TensorType::f32, TensorType::f16, TensorType::bf16,
-                                TensorType::q8_0, TensorType::q4_0})
+  for (const TensorType type :
+       {TensorType::f32, TensorType::f16, TensorType::bf16, TensorType::q8_0, TensorType::q4_0})
     for (const RowClass rows : {RowClass::few, RowClass::many})
       for (const std::int64_t n : {2, 4, 5, 13, 64, 130}) {
         const std::int64_t in = 32 * (1 + static_cast<std::int64_t>(random() % 40));

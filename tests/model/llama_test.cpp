@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/decoder.hpp"
 
-
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 
@@ -19,9 +18,7 @@ using namespace episodic;
 
 namespace llama_test {
 
-std::vector<float> values(const LogitsView& t) {
-  return {t.floats().begin(), t.floats().end()};
-}
+std::vector<float> values(const LogitsView& t) { return {t.floats().begin(), t.floats().end()}; }
 
 /// Feeds the ids in chunks of the given size, all rows.
 std::vector<float> run(Decoder& model, const std::vector<std::int64_t>& ids, std::size_t chunk) {
@@ -163,12 +160,15 @@ TEST_CASE("llama: the last row alone is the last row of all") {
     REQUIRE(std::abs(row[i] - all[all.size() - row.size() + i]) < 1e-5f);
 }
 
-TEST_CASE("llama: logits follow the last token after every kind of step, and a failed one has none") {
+TEST_CASE(
+    "llama: logits follow the last token after every kind of step, and a failed one has none") {
   const TempDir dir;
   const TinyLlama tiny({}, 9);
   tiny.write(dir.path());
   Decoder model = Decoder::load(dir.path());
-  const auto last = [&] { return std::vector<float>(model.logits().begin(), model.logits().end()); };
+  const auto last = [&] {
+    return std::vector<float>(model.logits().begin(), model.logits().end());
+  };
   const auto last_row = [](const LogitsView& of) {
     const std::span<const float> row = of.row(of.rows - 1);
     return std::vector<float>(row.begin(), row.end());

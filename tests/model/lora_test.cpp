@@ -2,7 +2,6 @@
 // Adapters made by PEFT (models/reference/make_adapters.py) and adapters of our own that are wrong.
 #include "episodic/model/lora.hpp"
 
-
 #include "support/test.hpp"
 
 #include <algorithm>
@@ -48,9 +47,7 @@ std::vector<float> floats(const StoredTensor& t) {
   return out;
 }
 
-std::vector<float> floats(const LogitsView& t) {
-  return {t.floats().begin(), t.floats().end()};
-}
+std::vector<float> floats(const LogitsView& t) { return {t.floats().begin(), t.floats().end()}; }
 
 std::vector<std::int64_t> ids_of(const SafetensorsFile& file) {
   const StoredTensor& t = file.at("ids");

@@ -66,9 +66,7 @@ struct Silent : AttentionSlot {
   }
 };
 
-std::vector<float> values(const LogitsView& t) {
-  return {t.floats().begin(), t.floats().end()};
-}
+std::vector<float> values(const LogitsView& t) { return {t.floats().begin(), t.floats().end()}; }
 
 TEST_CASE("slot: a step that throws in a layer leaves the sequence as it was") {
   const TempDir dir;
@@ -243,8 +241,9 @@ TEST_CASE("slot: a memory reads and writes rows where they lie, in any strides a
   REQUIRE(mentions(said(good, elsewhere, keys, out), "k is [5, 2, 16] of float32 on cuda"));
   REQUIRE(mentions(said(good, keys, good, out), "v is [5, 4, 16] of float32 on cpu"));
   REQUIRE(mentions(said(good, keys, one_row, out), "v: one row stands for all"));
-  REQUIRE(mentions(said(good, keys, keys, MutableTensorView(expected.data(), DType::float32, {4, 4, 16})),
-                   "out is [4, 4, 16]"));
+  REQUIRE(mentions(
+      said(good, keys, keys, MutableTensorView(expected.data(), DType::float32, {4, 4, 16})),
+      "out is [4, 4, 16]"));
   slot.forward(good, keys, keys, out);  // and the step goes on
 }
 
@@ -271,10 +270,9 @@ TEST_CASE("slot: a state takes logits in any dtype and with rows apart") {
     EpisodicState state(memory);
     state.begin_step(ids);
     std::vector<float> q(kRows * 16, 0.5f), out(q.size());
-    EpisodicAttention(memory, 0).forward({q.data(), DType::float32, {kRows, 2, 8}},
-                                         {q.data(), DType::float32, {kRows, 1, 8}},
-                                         {q.data(), DType::float32, {kRows, 1, 8}},
-                                         {out.data(), DType::float32, {kRows, 2, 8}});
+    EpisodicAttention(memory, 0).forward(
+        {q.data(), DType::float32, {kRows, 2, 8}}, {q.data(), DType::float32, {kRows, 1, 8}},
+        {q.data(), DType::float32, {kRows, 1, 8}}, {out.data(), DType::float32, {kRows, 2, 8}});
     state.end_step(ids, logits);
     std::vector<float> seen = memory->last_step().surprise;
     seen.insert(seen.end(), state.last_logits().begin(), state.last_logits().end());

@@ -59,6 +59,5 @@ TEST_CASE("stories260k: 200 greedy tokens are those of the float64 run", "[proof
   model.reset();
   const LogitsView logits = model.forward(std::span(tokens).first(tokens.size() - 1));
   for (const auto& step : expected.at("steps"))
-    check_row(logits.floats().data() + step.at("pos").get<std::int64_t>() * vocab, vocab,
-              step);
+    check_row(logits.floats().data() + step.at("pos").get<std::int64_t>() * vocab, vocab, step);
 }

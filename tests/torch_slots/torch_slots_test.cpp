@@ -39,9 +39,9 @@ TEST_CASE("torch_slots: tensors of any strides and dtype give what packed ones g
   const auto heads_first = [](const at::Tensor& x) {
     return x.transpose(0, 1).contiguous().transpose(0, 1);
   };
-  REQUIRE(at::equal(
-      through_memory(heads_first(parts[0]), heads_first(parts[1]), heads_first(parts[2])),
-      expected));
+  REQUIRE(
+      at::equal(through_memory(heads_first(parts[0]), heads_first(parts[1]), heads_first(parts[2])),
+                expected));
   const auto channels_apart = [](const at::Tensor& x) {
     return x.permute({2, 0, 1}).contiguous().permute({1, 2, 0});
   };
@@ -51,10 +51,10 @@ TEST_CASE("torch_slots: tensors of any strides and dtype give what packed ones g
     const at::Tensor narrow =
         through_memory(parts[0].to(dtype), parts[1].to(dtype), parts[2].to(dtype));
     REQUIRE(narrow.scalar_type() == dtype);
-    REQUIRE(at::equal(narrow, through_memory(parts[0].to(dtype).to(at::kFloat),
-                                             parts[1].to(dtype).to(at::kFloat),
-                                             parts[2].to(dtype).to(at::kFloat))
-                                  .to(dtype)));
+    REQUIRE(at::equal(
+        narrow, through_memory(parts[0].to(dtype).to(at::kFloat), parts[1].to(dtype).to(at::kFloat),
+                               parts[2].to(dtype).to(at::kFloat))
+                    .to(dtype)));
   }
   // a key that stands for all tokens and heads
   const at::Tensor one = at::randn({1, 1, 16});
@@ -78,7 +78,9 @@ TEST_CASE("torch_slots: what no slot takes is named, and the step goes on") {
   REQUIRE(attend(slot, q, k, k).size(0) == 3);
   EpisodicState state(memory);
   const std::vector<std::int64_t> ids{1, 2, 3};
-  REQUIRE(mentions(refusal<DataError>([&] { end_step(state, ids, at::ones({3, 5}, at::kDouble)); }),
+  REQUIRE(mentions(refusal<DataError>([&] {
+                     end_step(state, ids, at::ones({3, 5}, at::kDouble));
+                   }),
                    "logits is [3, 5] of Double on cpu"));
   REQUIRE_THROWS_AS(end_step(state, ids, at::ones({2, 5})), DataError);
   // rows of more than is shown, and columns apart

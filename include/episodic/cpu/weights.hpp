@@ -47,8 +47,8 @@ enum class Activations : std::uint8_t {
   bfloat16,
 };
 
-/// How the rows of a product are multiplied. The two ways sum in different orders, so their last bits
-/// differ; within one of them the bits of a row depend on nothing but the row itself, see
+/// How the rows of a product are multiplied. The two ways sum in different orders, so their last
+/// bits differ; within one of them the bits of a row depend on nothing but the row itself, see
 /// multiply_weights.
 enum class RowClass : std::uint8_t {
   by_count,  ///< the faster one for so many rows: `few` up to few_rows() of them, else `many`
@@ -84,10 +84,11 @@ std::int64_t few_rows(TensorType type, Activations activations = Activations::ro
 
 /// All products for the same number of rows n, as one parallel loop.
 ///
-/// The bits of y[i, o] depend on row i of x, row o of the weights with its type, bias[o], what y[i, o]
-/// held if it is added to, `activations`, the instruction set and the class of rows (few or many), and
-/// on nothing else: not on n, `out`, strides, products beside it, or the number of threads. One
-/// exception: under Activations::bfloat16 and RowClass::by_count the matrix units take 16 rows or more.
+/// The bits of y[i, o] depend on row i of x, row o of the weights with its type, bias[o], what y[i,
+/// o] held if it is added to, `activations`, the instruction set and the class of rows (few or
+/// many), and on nothing else: not on n, `out`, strides, products beside it, or the number of
+/// threads. One exception: under Activations::bfloat16 and RowClass::by_count the matrix units take
+/// 16 rows or more.
 ///
 /// Products with the same x share its rounding. Scratch memory (a few hundred KB, for long rows of
 /// blocks a few MB, and 4 bytes for each rounded activation) is kept by each thread.

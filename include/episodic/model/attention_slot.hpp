@@ -23,7 +23,8 @@ class AttentionSlot {
   virtual ~AttentionSlot() = default;
 
   /// Attends with the n queries of this step and appends their keys and values.
-  /// \param q [n, H, d], k, v [n, G, d]: before rotary embedding; valid during the call only; packed
+  /// \param q [n, H, d], k, v [n, G, d]: before rotary embedding; valid during the call only;
+  /// packed
   ///        float32 in host memory, unless the slot takes others (EpisodicAttention,
   ///        DeviceAttention)
   /// \param out [n, H, d], written; of q's dtype and memory
@@ -49,7 +50,8 @@ class SequenceState {
   virtual void begin_step(std::span<const std::int64_t> ids, StepKind kind) = 0;
   void begin_step(std::span<const std::int64_t> ids) { begin_step(ids, StepKind::decode); }
 
-  /// \param logits [n, vocab], or the last row alone if it does not want all: row i follows token i;
+  /// \param logits [n, vocab], or the last row alone if it does not want all: row i follows token
+  /// i;
   ///        valid during the call only; float32 in host memory, unless it takes others
   virtual void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) = 0;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links the adapters to torch's tensors and with them libtorch, and meets the library's exception across both.
+// Links the adapters to torch's tensors and with them libtorch, and meets the library's exception
+// across both.
 #include <ATen/ATen.h>
 
 #include <filesystem>
@@ -16,8 +17,8 @@ int main() {
       episodic::MemoryShape{1, 2, 1, 4, episodic::plain_rotary(4, 10000.0)});
   episodic::EpisodicAttention attention(memory, 0);
   memory->begin_step(3);
-  const at::Tensor out =
-      episodic::attend(attention, at::ones({3, 2, 4}), at::ones({3, 1, 4}), at::full({3, 1, 4}, 2.5f));
+  const at::Tensor out = episodic::attend(attention, at::ones({3, 2, 4}), at::ones({3, 1, 4}),
+                                          at::full({3, 1, 4}, 2.5f));
   if (!at::allclose(out, at::full({3, 8}, 2.5f))) return 1;  // an average of equal values
   try {
     episodic::Decoder::load("no_such_model");
