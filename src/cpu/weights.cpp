@@ -150,7 +150,7 @@ void store_tile(const Task& task, int64_t row, int64_t rows, const float* tile) 
 
 void run_few(const Task& task, int64_t n) {
   const WeightProduct& p = *task.product;
-  constexpr int64_t kRows = 16;  // of a tile
+  constexpr int64_t kRows = 30;  // of a tile; a multiple of those that float loops take at once
   const int64_t row_length = row_bytes(p.type, p.in);
   float* tile = tile_scratch.floats(std::min(n, kRows) * task.outputs);
   for (int64_t r = 0; r < n; r += kRows) {

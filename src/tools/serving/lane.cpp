@@ -77,9 +77,8 @@ void Lane::begin_answer() {
   InFlight* const to = request_.get();
   options.on_token = [to](std::int64_t, std::string_view text) { return to->put(text); };
   const bool penalty = options.sampling.repetition_penalty != 1;
-  answer_ = sequence_.model().generation({prompt_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                          prompt_.end()},
-                                         std::move(options));
+  answer_ = sequence_.model().generation(
+      {prompt_.begin() + static_cast<std::ptrdiff_t>(at_), prompt_.end()}, std::move(options));
   if (penalty) answer_->see(sequence_.known_ids());
 }
 
