@@ -791,9 +791,13 @@ std::span<const float> DeviceDecoder::logits() {
                 "copying logits");
   m.check_device();
   const std::span<const float> row(m.host_logits.as<float>(), vocab);
-  if (std::any_of(row.begin(), row.end(), [](float x) { return std::isnan(x); })) {
+  bool any = false;  // of all, without a branch for each
+  for (const float x : row) any |= std::isnan(x);
+  if (any) {
     m.require_finite_weights();
-    throw DataError("DeviceDecoder::logits: they are NaN: the tokens behind these make no sense");
+    throw DataError(
+        "DeviceDecoder::logits: they are NaN, though the weights are not: float32 may have the "
+        "range that the dtype lacks; reset or restore the sequence");
   }
   return row;
 }

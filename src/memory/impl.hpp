@@ -44,9 +44,9 @@ struct MemoryBase::Parts {
   MemoryShape shape;
   std::vector<std::int64_t> given;
   Timeline::State time;
-  std::vector<EventTable> events;                  // of each scope
-  std::vector<std::vector<EventId>> forgotten;     // of each scope
-  std::vector<std::vector<EventId>> numbers;       // LayerBank::numbers
+  std::vector<EventTable> events;               // of each scope
+  std::vector<std::vector<EventId>> forgotten;  // of each scope
+  detail::LayerBank::Numbers numbers;
   std::unique_ptr<const detail::PageImage> rings;  // of each layer
   std::vector<detail::LayerMark> layers;
   std::int64_t step_number = 0;

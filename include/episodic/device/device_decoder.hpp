@@ -136,11 +136,15 @@ class DeviceDecoder final : public LanguageModel {
   /// One step of several sequences that share their weights (share_weights): the weights are
   /// read once for the rows of all. Memories and attention are each sequence's own, and so is
   /// whatever comes of it. Lengths and kinds of attention may differ.
-  /// Steps of at most 4 sequences of one token each give the same bits as each alone; others the
-  /// same but for cuBLAS's order of sums. Steps of one token each are one graph from the second
-  /// step of these sequences and their kinds on (Options::graphs), of which the 16 used last are
-  /// kept. The first such step, and each with more rows or sequences than all before, takes room
-  /// for its activations and waits.
+  ///
+  /// Steps of at most 4 sequences of one token each give the same bits as each alone (fewer where 4
+  /// rows of the residual stream are more than 64 KiB; not with a keys hook). Other steps go by
+  /// cuBLAS, whose order of sums depends on the rows of all. One token beside longer steps is also
+  /// rounded to 16 bits in more places than alone (docs/kernels.md).
+  ///
+  /// Steps of one token each are one graph from the second step of these sequences and their kinds
+  /// on (Options::graphs), of which the 16 used last are kept. The first such step, and each with
+  /// more rows or sequences than all before, takes room for its activations and waits.
   ///
   /// A sequence that cannot begin its step (ids, length, attention, room), or whose events files
   /// cannot give or keep, fails alone: it is as it was, and the others make the step without it.
