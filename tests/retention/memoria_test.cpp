@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memoria against a reference that does what spec 9 says with full matrices and lists, and nothing
+// Memoria against a reference that does its section 3 with full matrices and lists, and nothing
 // clever; then what is expected of it on any long run, and its edges.
 #include "episodic/retention/memoria.hpp"
 
