@@ -235,7 +235,7 @@ std::vector<std::int64_t> random_steps(std::mt19937& random, std::int64_t n, std
   return steps;
 }
 
-TEST_CASE("key segmenter kernel equals HEM 2.2 to 2.4 read literally, per head and over the sequence") {
+TEST_CASE("key segmenter kernel equals HEM 2.2 to 2.4 as printed, per head and over the sequence") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(81);
   int cuts = 0;

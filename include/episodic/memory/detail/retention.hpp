@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Memoria (section 3) as the policy of what a memory keeps: an engram is an event, numbered alike.
-// Its step is a step of the memory that closes events; attention counts from one such step to the next.
+// Its step is a step of the memory that closes events; attention counts from one such step to the
+// next.
 
 #include <cstdint>
 #include <span>
