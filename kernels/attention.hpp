@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Segmented attention on the GPU: the CUDA twin of episodic/attention/attend.hpp (spec 1, 4, 8).
+/// Segmented attention on the GPU: the CUDA twin of episodic/attention/attend.hpp (EM 3.1).
 
 #include <cuda_runtime_api.h>
 
@@ -25,7 +25,7 @@ struct alignas(16) KvRow {
   const void* value = nullptr;   ///< [e]
   std::int64_t token = 0;        ///< seen by queries at positions p with p - token >= n_local
   std::int32_t head_stride = 0;  ///< elements
-  float value_weight = 1.0f;     ///< factor of the value after the softmax (spec 8)
+  float value_weight = 1.0f;     ///< factor of the value after the softmax (EpMAN 3.2)
 };
 
 /// Counters that a kv head's splits are counted by when they are done.

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Closing of events on the GPU: the CUDA twin of EventTable in episodic/timeline/event_table.hpp
-/// (spec 4).
+/// (EM 3.1).
 
 #include <cuda_runtime_api.h>
 
@@ -24,7 +24,7 @@ struct CloseEventsParams {
   std::int64_t min_block = 1;    ///< >= 1
   std::int64_t max_block = 1;    ///< >= min_block
   std::int64_t n = 0;            ///< tokens of this step
-  std::int64_t n_timelines = 1;  ///< with flags and events of their own (spec 7: heads)
+  std::int64_t n_timelines = 1;  ///< with flags and events of their own (HEM 2.4: heads)
 
   TimelineState* state = nullptr;  ///< [n_timelines]
   /// [n_timelines, flag_capacity] rings over tokens: final flag of token t at t % flag_capacity.
@@ -35,7 +35,7 @@ struct CloseEventsParams {
   std::int64_t event_capacity = 0;  ///< >= 1
 };
 
-/// Closes what the rule of spec 4 closes up to tokens + n - n_local and ends the step:
+/// Closes what the closing rule closes up to tokens + n - n_local and ends the step:
 /// pending_start, n_events, n_closed and tokens of the state are updated. The events closed are
 /// events[n_events - n_closed .. n_events). If the table is full, kEventTableIsFull is set and the
 /// rest stays pending; nothing is written beyond it. n == 0 does nothing.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Copies between the tiers of the store (spec 6): many runs in one launch, batches by the copy
+/// Copies between the tiers of the store (EM C.3): many runs in one launch, batches by the copy
 /// engines, and closed events out of the window's rings.
 
 #include <cuda_runtime_api.h>

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// What attention recalled events receive: of a layer in a step, and summed over layers and steps
-/// (spec 9, Memoria 3.3). The CUDA twin of AttendOutput::segment_mass in episodic/attention and of
+/// (Memoria 3.3). The CUDA twin of AttendOutput::segment_mass in episodic/attention and of
 /// who adds it up (memory/detail/retention.hpp).
 
 #include <cuda_runtime_api.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Boundaries from keys on the GPU, by similarity or density, per head or over the sequence (spec
-/// 7; HEM 2.2-2.4).
+/// Boundaries from keys on the GPU, by similarity or density, per head or over the sequence (HEM
+/// 2.2-2.4).
 
 #include <cuda_runtime_api.h>
 
@@ -15,7 +15,7 @@
 
 namespace episodic::kernels {
 
-/// What is watched to fall (spec 7): mean(event keys) . k, or the log-density of k under the
+/// What is watched to fall (HEM 2.2, 2.3): mean(event keys) . k, or the log-density of k under the
 /// event's diagonal Gaussian.
 enum class KeySignal : std::uint8_t { similarity, gaussian };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Recall on the GPU: the CUDA twin of episodic/recall/index.hpp (exact) and buffers.hpp (spec 5).
+/// Recall on the GPU: the CUDA twin of episodic/recall/index.hpp (exact) and buffers.hpp (EM 3.4).
 /// Event ids stay on the device: what is recalled is never asked for by the host.
 
 #include <cuda_runtime_api.h>
@@ -64,7 +64,7 @@ struct RecallParams {
   /// null: none was.
   const std::uint8_t* maybe_forgotten = nullptr;
 
-  // -- budgets (spec 5)
+  // -- budgets (EM 3.4)
   std::int64_t n_local = 0, n_mem = 0, chunk = 0;
   std::int64_t min_block = 1;  ///< no event is shorter
   double contiguity = 0;       ///< share k_r, 0..1; 0 turns the contiguity buffer off
@@ -93,7 +93,7 @@ std::int64_t recall_room(const RecallParams& params);
 std::size_t recall_workspace_bytes(const RecallParams& params);
 
 /// Scores all events (dot product in float32, one pass over the representatives, bound by their
-/// bytes: n_events * width * size_of(dtype)) and fills both buffers as spec 5 says, with its ties:
+/// bytes: n_events * width * size_of(dtype)) and fills both buffers as in EM 3.4, with its ties:
 /// the earlier event first. A NaN score counts as -inf.
 ///
 /// With maybe_each reads up to n_events * n_repr * width * size_of(dtype) bytes instead: of each

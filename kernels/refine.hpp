@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Boundary refinement on the GPU: the CUDA twin of BoundaryRefiner in episodic/timeline/refine.hpp
-/// (spec 3; EM 3.3, eqs. 2-4, algorithm 1).
+/// (EM 3.3, eqs. 2-4, algorithm 1).
 
 #include <cuda_runtime_api.h>
 
@@ -25,7 +25,7 @@ struct RefineParams {
   std::int64_t min_block = 1;     ///< >= 1
   std::int64_t n = 0;             ///< tokens of this step
   std::int64_t max_previous = 0;  ///< no step before was longer; with n at most 65536
-  /// 1, the sequence; or each kv head of each layer by itself (spec 7): n_layers * n_kv_heads, head
+  /// 1, the sequence; or each kv head of each layer alone (HEM 2.4): n_layers * n_kv_heads, head
   /// g of layer l being timeline l * n_kv_heads + g, whose graph is of that head's keys alone.
   /// Without an objective any number.
   std::int64_t n_timelines = 1;
@@ -59,7 +59,7 @@ struct RefineParams {
 /// objective, and for sizes that refine_boundaries refuses.
 std::size_t refine_workspace_bytes(const RefineParams& params);
 
-/// Moves the raw boundaries of one step, left to right, as spec 3 says; without an objective they
+/// Moves the raw boundaries of one step, left to right, as in EM 3.3; without an objective they
 /// are kept as they are. Events are cut at the final flags by kernels/close_events.hpp.
 ///
 /// In float64 all through for float32 keys; 16-bit keys are multiplied on the tensor cores and

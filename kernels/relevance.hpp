@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Relevance of local tokens and the representatives of closed events: the CUDA twins of
-/// LayerState::commit and episodic/recall/representatives.hpp (spec 4).
+/// LayerState::commit and episodic/recall/representatives.hpp (EM 3.3).
 
 #include <cuda_runtime_api.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Which events of a layer lie in device memory (spec 6): the map from events to slots, stamps of
+/// Which events of a layer lie in device memory (EM C.3): the map from events to slots, stamps of
 /// their last recall, and the choice of what makes room. All of it stays on the device.
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// What reweighted attention recalls, and by what weights (spec 8, EpMAN 3.2, 3.5).
+/// What reweighted attention recalls, and by what weights (EpMAN 3.2, 3.5).
 
 #include <cuda_runtime_api.h>
 

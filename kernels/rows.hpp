@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// The far keys of a step as rows for segmented attention: sinks, pending tokens and recalled
-/// events, of one layer (spec 1), in one list or in one for each of its lanes.
+/// events, of one layer (EM 3.1), in one list or in one for each of its lanes.
 
 #include <cuda_runtime_api.h>
 

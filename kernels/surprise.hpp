@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Surprise of tokens on the GPU: the CUDA twin of episodic/timeline/surprise.hpp (spec 2).
+/// Surprise of tokens on the GPU: the CUDA twin of episodic/timeline/surprise.hpp (EM 3.2).
 
 #include <cuda_runtime_api.h>
 

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Thresholds over previous surprise on the GPU: the CUDA twin of SurpriseThreshold in
-/// episodic/timeline/surprise.hpp (spec 2; EM 3.2, eq. 1).
+/// episodic/timeline/surprise.hpp (EM 3.2, eq. 1).
 
 #include <cuda_runtime_api.h>
 
@@ -13,7 +13,7 @@
 
 namespace episodic::kernels {
 
-/// Over which tokens mu and sigma are taken (spec 2).
+/// Over which tokens mu and sigma are taken (EM 3.2).
 enum class ThresholdWindow : std::uint8_t { moving, chunked };
 
 /// All pointers are to device memory.

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// A step's keys and values into the local window, its angles, and its mean query: the CUDA twins
-/// of LayerState::append, RotaryAngles and the query of a recall (spec 1, 5).
+/// of LayerState::append, RotaryAngles and the query of a recall (EM 3.1, 3.4).
 
 #include <cuda_runtime_api.h>
 
@@ -116,7 +116,7 @@ struct MeanQueryParams {
 /// Bytes of workspace for these sizes: never less for more queries. 0 for sizes that are refused.
 std::size_t mean_query_workspace_bytes(const MeanQueryParams& params);
 
-/// mean over the n queries of the query rotated by the fixed angle (spec 5). Rotation is linear:
+/// mean over the n queries of the query rotated by the fixed angle (EM 3.4). Rotation is linear:
 /// the queries are averaged first, in float64, and their mean is rotated. One launch for up to 32
 /// queries, two beyond; the same bits on every run.
 ///

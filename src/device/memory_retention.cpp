@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Association and forgetting on a device (spec 9). What each event receives is computed and added
+// Memoria's forgetting (section 3) on a device. What each event receives is computed and added
 // up there, in an array by event; which events that makes the graph forget is decided on the host,
 // by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has closed
 // events. Forgetting is then that of memory_edits.cpp.

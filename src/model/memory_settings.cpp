@@ -189,7 +189,7 @@ DefaultMemory default_memory(const ModelFacts& facts) {
 }
 
 std::string window_warning(const MemoryConfig& config, const ModelConfig& model) {
-  // Recalled tokens stand at the distance n_local from every query (spec 5): nothing is further.
+  // Recalled tokens stand at the distance n_local from every query (EM 3.1): nothing is further.
   if (model.max_positions <= 0 || config.n_local <= model.max_positions) return {};
   return fmt::format(
       "n_local = {} reaches further than the {} positions that the model was trained on, and its "

@@ -24,7 +24,7 @@ struct SegmentFlags {
 };
 
 /// Events of the whole text: the memory itself never closes what is still in its window, so the
-/// rule of spec 4 is taken to the last token with the boundaries that were found.
+/// closing rule is taken to the last token with the boundaries that were found.
 EventTable events_of(std::span<const std::uint8_t> boundaries, const MemoryConfig& config) {
   EventTable events(config.n_init, config.min_block, config.max_block);
   events.close_up_to(static_cast<std::int64_t>(boundaries.size()),

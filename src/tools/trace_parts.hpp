@@ -66,12 +66,12 @@ class TraceParts {
  public:
   virtual ~TraceParts() = default;
 
-  // -- boundaries from keys (spec 7) --
+  // -- boundaries from keys (HEM 2.2) --
   virtual KeyVerdicts cut(const KeysToCut& keys) = 0;
   virtual std::vector<EventsOfUnit> close(const KeysToCut& keys,
                                           const std::vector<std::uint8_t>& opens) = 0;
 
-  // -- reweighted attention (spec 8) --
+  // -- reweighted attention (EpMAN 3.2) --
   /// Relevance of [events, query.size()] encodings.
   virtual std::vector<float> scores(std::span<const float> query,
                                     std::span<const float> encodings) = 0;
@@ -80,7 +80,7 @@ class TraceParts {
   virtual WeightedOutput attend(const WeightedAttention& attention,
                                 const std::vector<WeightedEvent>& present) = 0;
 
-  // -- what engrams receive, and which are forgotten (spec 9); the graph is Memoria's --
+  // -- what engrams receive, and which are forgotten (Memoria 3); the graph is Memoria's --
   /// What recalled engrams received, short-term ones first. \param attention by engram, >= 0
   virtual std::vector<double> received(const Memoria::Recall& recall,
                                        std::span<const float> attention) = 0;

@@ -331,7 +331,7 @@ TEST_CASE("docs/kernels.md has the bytes and flops of a decode step as they are 
                of.search);
   };
   table += search("16 bits", cost) + search("float32", wide);
-  table += row(fmt::format("search of their codes, and of {} candidates, float32",
+  table += row(fmt::format("search of codes, and of {} candidates, float32",
                            grouped(*context.candidates)),
                fmt::format("{} x ({} x {} B + {} x {} B) = ", s.layers,
                            grouped(kernels::coded_rows(context.events)),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Association and forgetting (spec 9) on a device, beside the host's memory: the same graph after
+// Memoria's forgetting (section 3) on a device, beside the host's memory: the same graph after
 // every step, and the same events forgotten, wherever they lie and whatever is recalled how.
 #include <cmath>
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU twin, which its own tests hold against spec 4, must give the same table.
+// The CPU twin, which its own tests hold against the rule, must give the same table.
 #include "kernels/close_events.hpp"
 
 #include <algorithm>

@@ -53,7 +53,7 @@ struct Result {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Spec 7 with the moments computed anew for each key from the event's list of keys.
+/// HEM 2.2, 2.3 with the moments computed anew for each key from the event's list of keys.
 /// \param heads the timeline's (layer, head)s
 void reference_timeline(const Settings& settings, const KeyStream& s,
                         const std::vector<std::pair<std::int64_t, std::int64_t>>& heads,
@@ -235,7 +235,7 @@ std::vector<std::int64_t> random_steps(std::mt19937& random, std::int64_t n, std
   return steps;
 }
 
-TEST_CASE("key segmenter kernel equals spec 7 read literally, per head and over the sequence") {
+TEST_CASE("key segmenter kernel equals HEM 2.2 to 2.4 as printed, per head and over the sequence") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(81);
   int cuts = 0;
@@ -346,7 +346,7 @@ TEST_CASE("key segmenter kernel passes the golden cases, with refine and close_e
       }
     }
 
-    // Events of each timeline by spec 4, with limit N: a window of one token and one token more.
+    // Events of each timeline by the closing rule, limit N: a window of one token, and one more.
     const auto timelines = static_cast<std::int64_t>(got.raw.size()) / n;
     const std::int64_t max_block = test["max_block"], capacity = n + max_block + 1;
     TimelineState before = initial_timeline(settings.n_init);

@@ -36,7 +36,7 @@ std::vector<float> normal(std::mt19937& random, std::int64_t n) {
   return x;
 }
 
-/// What spec 5 recalls: ranks and neighbours by the shared rules, budgets and filling by the
+/// What EM 3.4 recalls: ranks and neighbours by the shared rules, budgets and filling by the
 /// reference.
 struct RuleRecall {
   std::vector<EventId> similarity, contiguity;

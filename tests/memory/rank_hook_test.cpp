@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A caller's ranking in place of the index's: what is recalled follows it by the rules of spec 5.
+// A caller's ranking in place of the index's: what is recalled follows it by the rules of EM 3.4.
 #include "support/recall_reference.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"

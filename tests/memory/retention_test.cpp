@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reweighted attention (spec 8) and association and forgetting (spec 9) inside a memory, against
+// Reweighting (EpMAN 3.2) and association and forgetting (Memoria 3) inside a memory, against
 // what the stand-alone parts and a plain reference say of what the hooks show.
 #include "episodic/memory/plan.hpp"
 #include "episodic/retention/memoria.hpp"

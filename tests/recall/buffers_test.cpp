@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference restates spec 5 with sets and full sorts.
+// The reference restates EM 3.4 with sets and full sorts.
 #include "episodic/recall/buffers.hpp"
 
 #include <algorithm>

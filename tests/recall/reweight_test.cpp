@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EpMAN's weights against their definition (spec 8).
+// EpMAN's weights against their definition (EpMAN 3.2).
 #include "episodic/recall/reweight.hpp"
 
 #include <cmath>

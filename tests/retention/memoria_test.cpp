@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memoria against a reference that does what spec 9 says with full matrices and lists, and nothing
+// Memoria against a reference that does its section 3 with full matrices and lists, and nothing
 // clever; then what is expected of it on any long run, and its edges.
 #include "episodic/retention/memoria.hpp"
 
@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-/// Spec 9 word by word. Every list is a plain vector, Count a full matrix.
+/// Memoria 3 word by word. Every list is a plain vector, Count a full matrix.
 struct Reference {
   MemoriaConfig c;
   std::vector<std::vector<double>> vectors;  // of all engrams that ever came

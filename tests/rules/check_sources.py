@@ -9,6 +9,8 @@ import re
 import sys
 import tempfile
 
+import prose as prose_rules
+
 FOLDERS = ["include", "src", "kernels", "tests", "benchmarks", "examples", "cmake", "scripts"]
 CODE = {".hpp", ".cpp", ".cuh", ".cu", ".inc"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -204,29 +206,52 @@ def bodies(root):
             yield f"{listed}: does not include {path.relative_to(root)}"
 
 
-# Documents whose lines are still to be rewritten. Nothing is added here.
-LONG_LINES = {"CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/benchmarks.md", "docs/changes.md",
-              "docs/format.md", "docs/glossary.md", "docs/headers.md", "docs/kernels.md",
-              "docs/models.md", "docs/papers.md", "docs/programs.md", "docs/proofs.md", "docs/search.md",
-              "docs/security.md", "docs/settings.md", "docs/status.md", "docs/weights.md"}
+# Documents of the past, whose sentences stay as they were written.
+HISTORY = {"CHANGELOG.md"}
+
+
+def documents(root):
+    """Documents that people read; not the reports of results."""
+    yield from sorted([*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "benchmarks").glob("*.md")])
+    for folder in ("models", "examples", "tests"):
+        yield from sorted((root / folder).rglob("*.md"))
 
 
 def prose(root):
-    """Lines of documents have at most 120 characters, but for a link that is longer by itself."""
-    for path in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md")]):
-        if path.relative_to(root).as_posix() in LONG_LINES:
+    """Lines of at most 120 characters, sentences of at most 25 words, none of the words in prose.BANNED."""
+    for path in documents(root):
+        past = path.relative_to(root).as_posix() in HISTORY
+        yield from prose_rules.faults(path, (prose_rules.long_lines,)) if past else prose_rules.faults(path)
+
+
+def citations(root):
+    """Comments cite the papers' sections or docs/: a specification that is not in the repository helps nobody."""
+    for path in sources(root, suffixes=CODE | {".py", ".sh", ".cmake", ".txt", ""}):
+        if path.name == "check_sources.py":
             continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            if len(line) > 120 and len(max(line.split(), key=len)) <= 100:
-                yield f"{path}:{number}: {len(line)} characters, at most 120"
+        for match in re.finditer(r"\bspec\s+(?:/+\s*|#\s*)?\d", path.read_text(errors="replace"), flags=re.I):
+            number = path.read_text(errors="replace").count("\n", 0, match.start()) + 1
+            yield f"{path}:{number}: cites a specification: name the paper's section, or a page of docs/"
+
+
+def anchors(text):
+    """What the headings of a document are linked by: lower case, no marks, hyphens for spaces."""
+    for heading in re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.S | re.M), flags=re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        yield re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
 
 
 def links(root):
-    """What documents link to in this repository is there."""
-    for path in sorted([*root.glob("*.md"), *(root / "docs").glob("*.md"), *(root / "benchmarks").rglob("*.md")]):
-        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
-            if "://" not in target and not (path.parent / target).exists():
+    """What documents and results link to in this repository is there, and has that heading."""
+    for path in [*documents(root), *sorted((root / "benchmarks/results").rglob("README.md"))]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
+            if "://" in target:
+                continue
+            page = path.parent / target if target else path
+            if not page.exists():
                 yield f"{path}: there is no {target}"
+            elif anchor and page.suffix == ".md" and anchor not in anchors(page.read_text()):
+                yield f"{path}: {page.name} has no heading #{anchor}"
 
 
 # Host sources above the limit: tables, and what is being taken apart. Nothing is added here but tables.
@@ -248,35 +273,44 @@ def size(root):
 
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers, "programs": programs,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
-         "batches": batches, "bodies": bodies, "prose": prose, "links": links, "size": size}
+         "batches": batches, "bodies": bodies, "prose": prose, "links": links, "size": size,
+         "citations": citations}
 
 
 def self_test(_root):
     """Every rule finds what is planted for it, and nothing in a file that keeps them all."""
     head = f"// {SPDX}\n"
-    planted = {
-        "ascii": ("src/base/a.cpp", head + "// caf\u00e9\n"),
-        "spdx": ("src/base/b.cpp", "int b;\n"),
-        "torch_free": ("src/recall/c.cpp", head + "#include <ATen/ATen.h>\n"),
-        "layers": ("src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
-        "programs": ("benchmarks/l.cpp", head + '#include "device/cuda.hpp"\n'),
-        "silent": ("src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
-        "leftovers": ("tests/f.cpp", head + "// TO" + "DO\n"),
-        "standard": ("include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
-        "flags": ("src/session/j.cpp", head + 'const char* remedy = "read on with --resume";\n'),
-        "batches": ("kernels/k.hpp", head + "cudaError_t run(const RunParams& params, cudaStream_t stream);\n"),
-        "prose": ("docs/m.md", "a line of words " * 8),
-        "links": ("docs/n.md", "[no such page](nothing.md)"),
-        "size": ("src/memory/o.cpp", head + "int o;\n" * 600),
-        "bodies": ("include/episodic/recall/impl/l.hpp", head),
-        "json": ("benchmarks/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
-    }
+    planted = [
+        ("ascii", "src/base/a.cpp", head + "// caf\u00e9\n"),
+        ("spdx", "src/base/b.cpp", "int b;\n"),
+        ("torch_free", "src/recall/c.cpp", head + "#include <ATen/ATen.h>\n"),
+        ("layers", "src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
+        ("programs", "benchmarks/l.cpp", head + '#include "device/cuda.hpp"\n'),
+        ("silent", "src/store/e.cpp", head + 'void f() { std::printf("x"); }\n'),
+        ("leftovers", "tests/f.cpp", head + "// TO" + "DO\n"),
+        ("standard", "include/episodic/base/i.hpp", head + "#include <fmt/format.h>\n"),
+        ("flags", "src/session/j.cpp", head + 'const char* remedy = "read on with --resume";\n'),
+        ("batches", "kernels/k.hpp", head + "cudaError_t run(const RunParams& params, cudaStream_t stream);\n"),
+        ("prose", "docs/m.md", "a line of words " * 8),
+        ("prose", "README.md", "A sentence of words\n" * 8 + "ends here.\n"),
+        ("prose", "models/o/README.md", "- The layers lend their keys.\n"),
+        ("prose", "docs/p.md", "Of these the last is chosen.\n"),
+        ("citations", "kernels/q.cuh", head + "// Closes events (spec\n// 4).\n"),
+        ("citations", "tests/t.cpp", head + "// Spec 4, restated.\n"),
+        ("links", "docs/n.md", "[no such page](nothing.md)"),
+        ("links", "docs/s.md", "# One\n\n[no such heading](#two)\n"),
+        ("size", "src/memory/o.cpp", head + "int o;\n" * 600),
+        ("bodies", "include/episodic/recall/impl/l.hpp", head),
+        ("json", "benchmarks/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
+    ]
+    clean_page = ("docs/r.md", "What is said of `lend`? It has 25 words at most.\n\n| Of a table | settle |\n\n    brings\n\n"
+                  "## A `heading`, here\n\n[up](#a-heading-here)\n")
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'
              "static_assert(sizeof(int) == 4);\nint snprintf_size = 0;\n")
-    for rule, (name, text) in planted.items():
+    for rule, name, text in planted:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for file, content in ((name, text), clean):
+            for file, content in ((name, text), clean, clean_page):
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
                 (root / file).write_text(content)
             for other, check in RULES.items():

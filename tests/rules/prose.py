@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that documents keep: length of lines, length of sentences, words that they avoid.
+"""Rules for documents: length of lines, length of sentences, words to avoid.
 
-usage: prose.py FILE...      prints what each file breaks, whatever check_sources.py allows it
+usage: prose.py FILE...      prints each place in these files that breaks a rule
 """
 import pathlib
 import re
@@ -10,20 +10,21 @@ import sys
 LINE = 120
 SENTENCE = 25
 ENDS = re.compile(r"(?<=[.!?])[\"')*_]*\s+(?=[\"'(*_\[]*[A-Z0-9`\x00\x01])")
-# Pattern of a whole sentence -> what to write instead. Code, tables and quotations are exempt.
+# What documents avoid, and what to write instead. Code, tables and headings are exempt.
 BANNED = {
-    r"^Of\b": "a sentence that begins with 'Of': put the subject first",
-    r"^But for\b": "a sentence that begins with 'But for': write 'Except for', or two sentences",
-    r"^What is\b(?!.*\?)": "a sentence that begins with 'What is': name the thing",
+    r"^Of\b": "begins with 'Of': put the subject first",
+    r"^But for\b|\bbut for (this|that|these|those|the|an?)\b": "'but for': write 'except'",
+    r"^What (is|are|was|has|follows)\b(?!.*\?)": "begins with 'What is': name the thing",
     r"\b(is|are|lie|lies|events|blocks) at home\b": "'at home': write where it is stored",
-    r"\b[Ss]ettl(e|es|ed|ing)\b": "'settle': write what happens",
-    r"\b(lend|lends|lent)\b": "'lend': write who reads or passes what",
-    r"\b(judge|judges|judged)\b": "'judge': write what is decided, and by which rule",
-    r"\b(doc|document|documents|page|table|line|file|row|column|setting|message|figure|comment)s? says?\b": (
-        "a document does not say: write 'describes', 'lists', 'is'"),
-    r"\bmodel that brings\b|\bbrings none\b": "'bring': write 'has' or 'contains'",
-    r"\bbut for (this|that|these|those|the|a|an)\b": "'but for': write 'except'",
-    r"\b(known|know|knows) no more\b|\bthat know (it|them)\b": "'know': write what is stored, read or supported",
+    r"\bsettl(e|es|ed|ing|ements?)\b": "'settle': write what happens or is decided",
+    r"\b(lend|lends|lent|lending)\b": "'lend': write who reads or passes what",
+    r"\bjudg(e|es|ed|ing)\b": "'judge': write what is decided, and by which rule",
+    r"\b(brings?|brought|bringing)\b": "'bring': write 'has', 'contains', 'copies' or 'sends'",
+    r"\bstands\b(?! (out|for)\b)": "'stands': write 'is', 'lies' or 'applies'",
+    r"\bknows\b": "'knows': write what is stored, read or supported",
+    r"\b(go|goes|went|gone) on\b": "'go on': write 'continue'",
+    r"\b(document|page|table|line|file|row|column|setting|message|figure|comment|header)s? says?\b":
+        "a document does not say: write 'describes', 'lists' or 'is'",
 }
 
 
@@ -50,7 +51,7 @@ def blocks(text):
 def sentences(block):
     code = re.sub(r"`[^`]*`", "\x00", block)
     plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", "\x01\\1", code)
-    plain = re.sub(r"\b(e\.g|i\.e|et al|vs|cf|no|eq|sec|fig|app|approx)\.", r"\1", plain, flags=re.I)
+    plain = re.sub(r"\b(e\.g|i\.e|et al|vs|cf|eq|sec|fig|approx)\.", r"\1", plain, flags=re.I)
     return [piece.strip() for piece in ENDS.split(plain) if piece.strip()]
 
 
@@ -79,13 +80,17 @@ def banned(text):
     for number, block in blocks(text):
         for sentence in sentences(block):
             for pattern, remedy in BANNED.items():
-                if re.search(pattern, sentence):
+                if re.search(pattern, sentence, flags=re.I if pattern[0] != "^" else 0):
                     yield number, remedy
+
+
+def faults(path, rules=(long_lines, long_sentences, banned)):
+    text = path.read_text()
+    for rule in rules:
+        for number, what in rule(text):
+            yield f"{path}:{number}: {what}"
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        content = pathlib.Path(name).read_text()
-        for check in (long_lines, long_sentences, banned):
-            for line_number, what in check(content):
-                print(f"{name}:{line_number}: {what}")
+        print("\n".join(faults(pathlib.Path(name))))

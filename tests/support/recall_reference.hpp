@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Budgets and filling of the recall buffers restated in doubles (spec 5): the reference of the
+// Budgets and filling of the recall buffers restated in doubles (EM 3.4): the reference of the
 // rules that host and device share.
 #include <cmath>
 #include <cstdint>

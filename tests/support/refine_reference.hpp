@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Refinement by the textbook formulas on the explicit adjacency matrix (spec 3): the reference of
+// Refinement by the textbook formulas on the explicit adjacency matrix (EM 3.3): the reference of
 // the CPU refiner and of its kernel.
 #include <algorithm>
 #include <cmath>
@@ -100,7 +100,7 @@ inline double objective(Refinement kind, const Matrix& a, std::int64_t x, std::i
   return 0.5 * (ss / (l * l) / inter + rr / (r * r) / inter);
 }
 
-/// Algorithm 1 with the settlements of spec 3, on A itself.
+/// Algorithm 1 with the choices of docs/papers.md, on A itself.
 struct RefineReference {
   Refinement kind;
   std::int64_t n_init, min_block;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Segmentation from keys against a reference that keeps the keys of the event and computes every
-// mean and variance from them, as spec 7 defines them, instead of updating them.
+// mean and variance from them, as HEM 2.3 defines them, instead of updating them.
 #include "episodic/timeline/key_segmenter.hpp"
 
 #include <array>

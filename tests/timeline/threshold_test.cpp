@@ -14,7 +14,7 @@ namespace threshold_test {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// mu + gamma * sigma of s[from, to), spec 2 read literally in float64.
+// mu + gamma * sigma of s[from, to), EM 3.2 read literally in float64.
 double reference(const std::vector<float>& s, std::int64_t from, std::int64_t to, double gamma) {
   std::vector<double> v;
   for (std::int64_t t = std::max<std::int64_t>(from, 1); t < to; ++t)  // x_0 is in no average

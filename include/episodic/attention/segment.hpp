@@ -10,7 +10,7 @@
 
 namespace episodic {
 
-/// Where the keys of a segment stand relative to a query (spec 1).
+/// Where the keys of a segment stand relative to a query (EM 3.1).
 enum class Position : std::uint8_t {
   relative,  ///< local window: keys and `q_relative` both rotated by their own position
   fixed,     ///< all else: keys unrotated, `q_fixed` rotated by angle index n_local - 1
@@ -24,7 +24,7 @@ enum class Position : std::uint8_t {
 /// strides of their own. Strides are in elements. Elements of int8 and fp8 are codes, and stand for
 /// key_scale[g - first_head] * code and value_scale[g - first_head] * code.
 ///
-/// Visibility is per query at position p and follows from `position` (spec 1, trap b):
+/// Visibility is per query at position p and follows from `position` (docs/papers.md, attention):
 ///   relative: token i is seen iff 0 <= p - i < n_local
 ///   fixed:    token i is seen iff p - i >= n_local
 /// so a token that crosses the window's edge inside a chunk is given in both kinds of segment and
@@ -38,7 +38,7 @@ struct KvSegment {
   std::int64_t row_stride = 0;
   DType dtype = DType::float32;
   Position position = Position::fixed;
-  float value_weight = 1.0f;         ///< factor of the values after the softmax (EpMAN 3.2, spec 8)
+  float value_weight = 1.0f;         ///< factor of the values after the softmax (EpMAN 3.2)
   const float* key_scale = nullptr;  ///< one per head of the segment, read for codes only
   const float* value_scale = nullptr;  ///< one per head of the segment, read for codes only
   std::int64_t first_head = 0;         ///< kv head whose rows `key` and `value` point to

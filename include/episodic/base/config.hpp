@@ -23,13 +23,13 @@ enum class SegmenterKind : std::uint8_t { surprise, fixed, random, given, k_simi
 enum class EventScope : std::uint8_t { sequence, head };
 enum class RepresentativeScore : std::uint8_t { mean, max };
 enum class IndexKind : std::uint8_t { exact, faiss };
-/// How recalled events count in attention (EpMAN 3.2; spec 8): `exact`, each event's values times
+/// How recalled events count in attention (EpMAN 3.2): `exact`, each event's values times
 /// its relevance max(0, cosine); `narrow`, the `reweight_top` most relevant events, as they are;
 /// `broad`, those and the events next to them.
 enum class Reweighting : std::uint8_t { none, exact, narrow, broad };
 
 /// Settings of one memory. Lengths and budgets named n_* are in tokens. Defaults are those of the
-/// paper for Mistral-7B (spec 10), S variant.
+/// paper for Mistral-7B (EM D.1), S variant.
 struct MemoryConfig {
   // -- context of a query (EM 3.1) --
   std::int64_t n_init = 128;    ///< sink tokens at the start, always attended; >= 0
@@ -50,7 +50,7 @@ struct MemoryConfig {
   std::int64_t min_block = 8;                        ///< shortest event; >= 1
   std::int64_t max_block = 128;  ///< longest event; >= min_block; also the step of `fixed`
   std::uint64_t seed = 0;        ///< of the `random` segmenter
-  std::int64_t min_count = 1;    ///< keys an event holds before one may end it (spec 7); >= 0
+  std::int64_t min_count = 1;    ///< keys an event holds before one may end it (HEM 2.2); >= 0
   double var_floor = 0.01;       ///< least variance of a channel, `gaussian` only; > 0
 
   // -- refinement (EM 3.3) --
@@ -63,7 +63,7 @@ struct MemoryConfig {
   std::int64_t neighbours = 1;  ///< how far those neighbours reach; >= 1
   bool recall = true;           ///< false: sinks, window and pending only
   std::optional<std::vector<std::int64_t>> recall_layers;  ///< layers that recall; absent = all
-  /// Groups of key/value heads in a layer that recall by themselves (spec 5), a divisor of their
+  /// Groups of key/value heads in a layer that recall by themselves (EM 3.4), a divisor of their
   /// number; one lane each. Scope `head` has as many as heads, whatever this says.
   std::int64_t recall_groups = 1;
   std::int64_t recall_every = 1;  ///< decode steps between two recalls; >= 1
@@ -75,7 +75,7 @@ struct MemoryConfig {
   Reweighting reweight = Reweighting::none;
   std::int64_t reweight_top = 5;  ///< K of `narrow` and `broad`; >= 1
 
-  // -- what is kept (Memoria 3; spec 9) --
+  // -- what is kept (Memoria 3) --
   std::optional<RetentionConfig> retention;  ///< absent: nothing is ever forgotten by itself
 
   // -- storage (EM appendix C.3) --

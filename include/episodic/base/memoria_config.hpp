@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Settings of association and forgetting (spec 9; Memoria 3).
+/// Settings of association and forgetting (Memoria 3).
 
 #include <cmath>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `DeviceMemory`: one sequence's episodic memory on a CUDA device (spec 1 to 5), on plain device
+/// `DeviceMemory`: one sequence's episodic memory on a CUDA device (EM 3), on plain device
 /// pointers. The twin of `EpisodicMemory`; torch-free. In builds with CUDA.
 
 #include <cstdint>

@@ -32,7 +32,7 @@ namespace episodic {
 ///     [](const c10::Stream& s) { return c10::cuda::CUDAStream(s).stream(); }
 using NativeStream = std::function<CUstream_st*(const c10::Stream&)>;
 
-/// One sequence's memory (spec 1 to 5) on one of torch's CUDA devices. Every call makes that device
+/// One sequence's memory (EM 3) on one of torch's CUDA devices. Every call makes that device
 /// current while it lasts and enqueues on torch's current stream of it, behind what the memory
 /// enqueued before, on whatever stream; the host does not wait but where DeviceMemory's does.
 /// Tensors are taken as torch's own operators take them: ready on the current stream, of the right
@@ -68,7 +68,7 @@ class TorchDeviceMemory final : public SequenceMemory {
   at::Tensor attend(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
                     const at::Tensor& v);
 
-  /// Ends the step (spec 2): surprise in float32, boundaries, events.
+  /// Ends the step (EM 3.2): surprise in float32, boundaries, events.
   /// \param ids [n] the step's tokens, on the host or int64 on the memory's device; one that is not
   ///        in the vocabulary is found by the device (DeviceMemory::check)
   /// \param logits [n, vocab] of float32, float16 or bfloat16 on the memory's device, elements of a

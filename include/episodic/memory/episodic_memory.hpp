@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `EpisodicMemory`: one sequence's timeline, layers and store (spec 1 to 6), on plain pointers,
+/// `EpisodicMemory`: one sequence's timeline, layers and store (EM 3), on plain pointers,
 /// with all tiers. Torch-free: any engine that can hand over q, k, v and logits can drive it.
 
 #include <cstdint>

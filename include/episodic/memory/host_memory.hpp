@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `HostMemory`: one sequence's timeline, layers and store in host memory (spec 1 to 6), on plain
+/// `HostMemory`: one sequence's timeline, layers and store in host memory (EM 3), on plain
 /// pointers. Header-only: any engine that can hand over q, k, v and logits can drive it.
 
 #include <cstdint>
@@ -52,7 +52,7 @@ class HostMemory : public SequenceMemory {
   /// Opens a step of n tokens, 1 <= n <= chunk. A step of several tokens always recalls, whatever
   /// `recall_every` says. \param kind of a step of one token: `decode` recalls every `recall_every`
   /// such steps, counted from the last longer one; `prompt` recalls and starts the count anew. The
-  /// last token of a prompt decides what the answer recalls (spec 5): feed it as `prompt`.
+  /// last token of a prompt decides what the answer recalls (EM 3.4): feed it as `prompt`.
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   /// One layer of the step. Each of the four is a pointer to packed float32, or rows of float32,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Which events are recalled: capacity, similarity buffer, contiguity buffer and its queue (spec
-/// 5). Pure functions of ids and sizes; they touch neither keys nor values.
+/// Which events are recalled: capacity, similarity buffer, contiguity buffer and its queue (EM
+/// 3.4). Pure functions of ids and sizes; they touch neither keys nor values.
 
 #include <cstdint>
 #include <functional>
@@ -63,7 +63,7 @@ class RecallBuffers {
   void load(ByteReader& from, std::int64_t n_events);
 
  private:
-  /// The `reweight_top` most relevant events, and with `broad` those next to them (spec 8), without
+  /// The `reweight_top` most relevant events, with `broad` those next to them (EpMAN 3.2), without
   /// a budget.
   void recall_top(const MemoryConfig& config, RepresentativeIndex& index, std::int64_t n_events,
                   const float* query, const Ranking& ranking);

@@ -21,7 +21,7 @@ struct ScoredEvent {
   float score = 0.0f;
 };
 
-/// Shape of what an index holds: per event the chosen keys of each query head (spec 4).
+/// Shape of what an index holds: per event the chosen keys of each query head (EM 3.4).
 struct IndexShape {
   std::int64_t n_heads = 0;   ///< H, query heads
   std::int64_t head_dim = 0;  ///< d

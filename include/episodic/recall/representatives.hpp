@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Choice of an event's representative keys (spec 4).
+/// Choice of an event's representative keys (EM 3.4).
 
 #include <cstdint>
 #include <span>

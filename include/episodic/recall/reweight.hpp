@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Which events take part in reweighted attention, and with what factor of their values (spec 8;
+/// Which events take part in reweighted attention, and with what factor of their values (EpMAN 3.2;
 /// EpMAN 3.2, 3.5). Header-only.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `Memoria`: association and forgetting over a caller's vectors (spec 9; Memoria 3, ICML 2024).
+/// `Memoria`: association and forgetting over a caller's vectors (Memoria 3, ICML 2024).
 /// Header-only, needs nothing but the base headers.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Readers (EpMAN 3.1, 3.2; spec 8): how much each event has to do with what is asked. A memory's
+/// Readers (EpMAN 3.1, 3.2): how much each event has to do with what is asked. A memory's
 /// own recall and `reweight` read in key space; these are for programs that read otherwise, through
 /// the memory's hooks: `ranking` says which events are recalled, `weighting` how much they count.
 

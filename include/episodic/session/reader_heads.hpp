@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Read and write heads (EpMAN 3.1, 3.5; spec 8): linear maps that are learnt, of what is asked and
+/// Read and write heads (EpMAN 3.1, 3.5): linear maps that are learnt, of what is asked and
 /// of what an event holds, so that the two compare by what they have to do with each other.
 /// `episodic train-lora --reader` trains them beside an adapter. Torch-free.
 

@@ -47,7 +47,7 @@ class Session {
 
   /// Reads the prompt, its last token in a step of its own, and continues it. So the query that
   /// decides what is recalled for the first answer token is the question's end, never a chunk of
-  /// mixed text (spec 5). For a question about text read before, prefill the text, then generate
+  /// mixed text (EM 3.4). For a question about text read before, prefill the text, then generate
   /// from the question.
   /// \throws DataError for an empty prompt, ids out of the vocabulary or NaN logits
   GenerateResult generate(std::span<const std::int64_t> prompt, const GenerateOptions& options = {},

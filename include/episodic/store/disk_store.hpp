@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `DiskStore`: events in segment files, with a cache in host memory above them (spec 6). Also the
+/// `DiskStore`: events in segment files, with a cache in host memory above them (EM C.3). Also the
 /// store of a memory that is kept: what it must remember between two runs is a `StoreImage`.
 
 #include <cstdint>

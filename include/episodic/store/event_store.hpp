@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Where the keys and values of closed events live (spec 6). The host-memory store is the first
+/// Where the keys and values of closed events live (EM C.3). The host-memory store is the first
 /// tenant; the disk and device tiers implement the same interface.
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Closed events as token ranges, and the rule that closes them (spec 4).
+/// Closed events as token ranges, and the rule that closes them (EM 3.1).
 
 #include <cstdint>
 #include <string>
@@ -29,7 +29,7 @@ class EventTable {
   EventTable(std::int64_t n_init, std::int64_t min_block, std::int64_t max_block)
       : n_init_(n_init), min_block_(min_block), max_block_(max_block), pending_start_(n_init) {}
 
-  /// What the rule of spec 4 closes up to `limit` = (tokens so far) - n_local. The table stays as
+  /// What the closing rule closes up to `limit` = (tokens so far) - n_local. The table stays as
   /// it is until `extend`.
   /// \param is_boundary callable: int64_t token -> bool, the final boundary flags; asked only for
   ///        tokens in (pending_start, limit)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Boundaries from keys (spec 7; HEM 2.2 to 2.4): an event ends where the keys that come are no
+/// Boundaries from keys (HEM 2.2 to 2.4): an event ends where the keys that come are no
 /// longer like those that it holds. Header-only.
 
 #include <algorithm>

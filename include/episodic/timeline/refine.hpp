@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Boundary refinement by graph modularity, conductance or intra/inter ratio, without ever building
-/// the graph (spec 3; EM 3.3, eqs. 2-4, algorithm 1).
+/// the graph (EM 3.3, eqs. 2-4, algorithm 1).
 
 #include <cstdint>
 #include <span>

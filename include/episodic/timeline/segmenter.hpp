@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Who sets the raw boundary flags (spec 4, 7): surprise, keys, fixed steps, the caller, or a
+/// Who sets the raw boundary flags (EM 3.2, HEM 2.2): surprise, keys, fixed steps, the caller, or a
 /// seeded draw.
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Surprise of tokens and the thresholds that turn it into boundary flags (spec 2; EM 3.2, eq. 1).
+/// Surprise of tokens and the thresholds that turn it into boundary flags (EM 3.2, eq. 1).
 
 #include <cstdint>
 #include <limits>

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// `Timeline`: what an event is. One signal a step goes in (surprise, and the keys that refinement
-/// and key segmenters read), closed ranges come out (spec 2 to 4).
+/// and key segmenters read), closed ranges come out (EM 3.1 to 3.3).
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// EpMAN's denoising training (EpMAN 3.5, appendix E; spec 8): a model learns to answer from what
+/// EpMAN's denoising training (EpMAN 3.5, appendix E): a model learns to answer from what
 /// its memory recalls while the recalled events' weights are noise. Torch-free.
 
 #include <cstdint>
@@ -61,7 +61,7 @@ struct EpmanSettings {
   /// Trains read and write heads over the memory's key space as well (session/reader_heads.hpp):
   /// behind the question, the loss gets `retrieval_weight` times the cross-entropy of the true
   /// events (those that share tokens with the evidence) among all closed ones, by a softmax over
-  /// `retrieval_scale` times the cosines, mean over the layers (EpMAN 3.5, spec 8). Several true
+  /// `retrieval_scale` times the cosines, mean over the layers (EpMAN 3.5). Several true
   /// events count together. Its gradient reaches the heads alone: which tokens represent an event
   /// is not differentiated. An example whose evidence is still in the window has no such term.
   bool reader = false;

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// The memory's attention as a function that autograd can differentiate: what training needs of it
-/// (EpMAN 3.5, spec 8).
+/// (EpMAN 3.5).
 
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// What read and write heads are trained by (EpMAN 3.5, spec 8): the true event should have the
+/// What read and write heads are trained by (EpMAN 3.5): the true event should have the
 /// largest score among all.
 
 #include <ATen/core/Tensor.h>

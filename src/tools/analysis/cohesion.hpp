@@ -28,7 +28,7 @@ struct Cohesion {
   /// Intra/inter similarity of eq. 5, larger is better, the mean over events of
   /// A(c, c) / A(c, others): sums as the equation has them, so it grows with an event's length ...
   double ratio_of_sums = 0;
-  /// ... and of mean A(c, c) / mean A(c, others), as refinement compares them (spec 3).
+  /// ... and of mean A(c, c) / mean A(c, others), as refinement compares them (EM 3.3).
   double ratio_of_means = 0;
 };
 
@@ -37,7 +37,7 @@ struct Cohesion {
 std::vector<EventSums> event_sums(const KeySums& keys, std::int64_t unit, TokenRange text,
                                   std::span<const std::int64_t> boundaries);
 
-/// A zero denominator counts as 1e-15 (spec 3). A segmentation without boundaries has one event and
+/// A zero denominator counts as 1e-15 here. A segmentation without boundaries has one event and
 /// nothing to compare: modularity and conductance 0, ratios 0.
 Cohesion cohesion_of(std::span<const EventSums> events);
 

@@ -28,7 +28,7 @@ struct RecordedKeys {
 };
 
 /// P_t, the sum of the first t keys, of every unit in float64: the sum over any range is a
-/// difference, so that a score of the graph A_ij = k_i . k_j never needs the graph (spec 3).
+/// difference, so that a score of the graph A_ij = k_i . k_j never needs the graph (EM 3.3).
 class KeySums {
  public:
   explicit KeySums(const RecordedKeys& keys);

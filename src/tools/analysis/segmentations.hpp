@@ -24,13 +24,13 @@ using Boundaries = std::vector<std::int64_t>;
 /// [text.start, b_1), [b_1, b_2) .. [b_m, text.end).
 std::vector<TokenRange> events_between(TokenRange text, std::span<const std::int64_t> boundaries);
 
-/// Spec 2; EM 3.2: surprise above mu + gamma * sigma.
+/// EM 3.2: surprise above mu + gamma * sigma.
 /// \param surprise of tokens 0 .. text.end - 1
 /// \param config window, tau and chunk (what `chunked` takes its statistics over)
 Boundaries surprise_boundaries(std::span<const float> surprise, const MemoryConfig& config,
                                double gamma, TokenRange text);
 
-/// The same moved, step by step of `config.chunk` tokens as a memory does it (spec 3). Boundaries
+/// The same moved, step by step of `config.chunk` tokens as a memory does it (EM 3.3). Boundaries
 /// nearer than min_block to the one before are dropped.
 /// \param objective not none \param first_layer layers from this one on make the graph
 Boundaries refined_boundaries(const RecordedKeys& keys, std::span<const std::int64_t> raw,
@@ -43,7 +43,7 @@ Boundaries fixed_boundaries(std::int64_t count, TokenRange text);
 /// `count` of the text's tokens but the first, each set of them as likely as any other.
 Boundaries random_boundaries(std::int64_t count, TokenRange text, std::mt19937_64& random);
 
-/// Boundaries of a KeySegmenter (spec 7; HEM 2.2 to 2.4) at one gamma after another. What a key
+/// Boundaries of a KeySegmenter (HEM 2.2 to 2.4) at one gamma after another. What a key
 /// says of the event that began at some token does not depend on gamma, so it is computed once for
 /// each token that any gamma has begun an event at; the boundaries are those of the KeySegmenter.
 class KeyCuts {

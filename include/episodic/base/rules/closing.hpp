@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The rule that cuts pending tokens into events (spec 4; EM 3.1 to 3.3).
+/// The rule that cuts pending tokens into events (EM 3.1 to 3.3).
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Which event leaves a slot to make room (spec 6): free slots come first, then the least recently
+/// Which event leaves a slot to make room (EM C.3): free slots come first, then the least recently
 /// recalled event, and pinned ones last; one that the present step recalls never leaves.
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The rules of recall (spec 5; EM 3.4): budgets, the order of events, the filling of a buffer, the
+/// The rules of recall (EM 3.4): budgets, the order of events, the filling of a buffer, the
 /// neighbours of an event.
 
 #include <cmath>

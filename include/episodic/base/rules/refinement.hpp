@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Where a boundary may move, how a split of its window is scored, and what counts as a tie (spec
-/// 3; EM 3.3, eqs. 2 to 4, algorithm 1).
+/// Where a boundary may move, how a split of its window is scored, and what counts as a tie (EM
+/// 3.3, eqs. 2 to 4, algorithm 1).
 
 #include <cmath>
 #include <cstdint>

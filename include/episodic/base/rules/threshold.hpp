@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Surprise and the thresholds over it (spec 2; EM 3.2, eq. 1).
+/// Surprise and the thresholds over it (EM 3.2, eq. 1).
 
 #include <cmath>
 #include <cstdint>

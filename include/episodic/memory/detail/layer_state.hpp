@@ -66,7 +66,7 @@ struct Sinks {
 /// What a snapshot copies of a layer. Rows of its rings are saved when they are overwritten
 /// (row_log.hpp), and the index needs no copy: its early entries never change.
 struct LayerMark {
-  std::vector<float> relevance;        // [capacity, H], r(i) of spec 4, in a ring over tokens
+  std::vector<float> relevance;        // [capacity, H], r(i) of EM 3.3, in a ring over tokens
   std::shared_ptr<const Sinks> sinks;  // of all snapshots since they last changed
   std::vector<RecallBuffers> recall;   // of each lane in the last finished step
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Memoria as the policy of what a memory keeps (spec 9): an engram is an event, numbered alike. Its
-// step is a step of the memory that closes events; attention counts from one such step to the next.
+// Memoria (section 3) as the policy of what a memory keeps: an engram is an event, numbered alike.
+// Its step is a step of the memory that closes events; attention counts from one such step to the
+// next.
 
 #include <cstdint>
 #include <span>
