@@ -331,13 +331,13 @@ TEST_CASE("docs/kernels.md has the bytes and flops of a decode step as they are 
                of.search);
   };
   table += search("16 bits", cost) + search("float32", wide);
-  table += row(fmt::format("search of codes, and of {} candidates, float32",
-                           grouped(*context.candidates)),
-               fmt::format("{} x ({} x {} B + {} x {} B) = ", s.layers,
-                           grouped(kernels::coded_rows(context.events)),
-                           grouped(kernels::code_bytes(s.width())), grouped(*context.candidates),
-                           grouped(4 * s.width())),
-               coded.search);
+  table += row(
+      fmt::format("search of codes, and of {} candidates, float32", grouped(*context.candidates)),
+      fmt::format("{} x ({} x {} B + {} x {} B) = ", s.layers,
+                  grouped(kernels::coded_rows(context.events)),
+                  grouped(kernels::code_bytes(s.width())), grouped(*context.candidates),
+                  grouped(4 * s.width())),
+      coded.search);
   table += total("scan of 16 bits", cost.total()) + total("scan of float32", wide.total()) +
            total("codes and float32", coded.total());
   table += fmt::format("| launches, scan | {} x {} + {} = {} | |\n", cost.launches_of_layer,

@@ -38,8 +38,8 @@ struct KvSegment {
   std::int64_t row_stride = 0;
   DType dtype = DType::float32;
   Position position = Position::fixed;
-  float value_weight = 1.0f;         ///< factor of the values after the softmax (EpMAN 3.2)
-  const float* key_scale = nullptr;  ///< one per head of the segment, read for codes only
+  float value_weight = 1.0f;           ///< factor of the values after the softmax (EpMAN 3.2)
+  const float* key_scale = nullptr;    ///< one per head of the segment, read for codes only
   const float* value_scale = nullptr;  ///< one per head of the segment, read for codes only
   std::int64_t first_head = 0;         ///< kv head whose rows `key` and `value` point to
   std::int64_t value_head_stride = 0;  ///< 0: head_stride

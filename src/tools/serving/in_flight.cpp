@@ -12,6 +12,13 @@ constexpr std::size_t kAtOnce = 64;      // the rest still counts as waiting
 
 }  // namespace
 
+Served InFlight::unanswered() const {
+  Served served;
+  served.result.finish = FinishReason::cancelled;
+  served.prompt_tokens = static_cast<std::int64_t>(prompt_.text.size() + prompt_.question.size());
+  return served;
+}
+
 void InFlight::begin() {
   const std::lock_guard lock(mutex_);
   began_ = Clock::now();

@@ -51,6 +51,8 @@ class InFlight {
 
   const ServedRequest& request() const { return request_; }
   const ChatPrompt& prompt() const { return prompt_; }
+  /// What is served where nothing was computed for it.
+  Served unanswered() const;
 
   // -- of the thread that computes
 

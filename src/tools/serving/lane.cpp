@@ -8,19 +8,6 @@
 #include "episodic/base/error.hpp"
 
 namespace episodic::tools {
-namespace {
-
-/// Of a request before anything was computed for it.
-Served cancelled(const InFlight& request) {
-  Served served;
-  served.result.finish = FinishReason::cancelled;
-  served.prompt_tokens =
-      static_cast<std::int64_t>(request.prompt().text.size() + request.prompt().question.size());
-  return served;
-}
-
-}  // namespace
-
 Lane::Lane(Sequence& sequence, std::int64_t max_tokens)
     : sequence_(sequence), max_tokens_(max_tokens) {
   if (sequence_.has_memory()) start_ = sequence_.snapshot();
@@ -40,7 +27,7 @@ std::size_t Lane::reusable(std::span<const std::int64_t> prompt) const {
 void Lane::begin(std::shared_ptr<InFlight> request, std::vector<std::int64_t> prompt) {
   request_ = std::move(request);
   prompt_ = std::move(prompt);
-  served_ = cancelled(*request_);
+  served_ = request_->unanswered();
   at_ = 0;
   if (!request_->wanted()) return give_up();
   try {

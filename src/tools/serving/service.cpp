@@ -24,15 +24,6 @@ bool shows(const ChatTemplate& chat_template, std::vector<ChatMessage> messages,
   return chat_template.render(messages, options) != before;
 }
 
-/// Of a request before anything was computed for it.
-Served cancelled(const InFlight& request) {
-  Served served;
-  served.result.finish = FinishReason::cancelled;
-  served.prompt_tokens =
-      static_cast<std::int64_t>(request.prompt().text.size() + request.prompt().question.size());
-  return served;
-}
-
 }  // namespace
 
 Service::Service(Engine& engine, const ServiceOptions& options)
@@ -97,7 +88,7 @@ void Service::withdraw(InFlight& request, GivenUp why) {
     waiting_.erase(at);
     ++counters_.given_up;
   }
-  waited->finish(cancelled(*waited));
+  waited->finish(waited->unanswered());
 }
 
 Served Service::answer(const ServedRequest& request, const ChatPrompt& prompt) {
@@ -118,7 +109,7 @@ void Service::stop() {
   }
   for (const auto& request : waiting) {
     request->give_up(GivenUp::stopping);
-    request->finish(cancelled(*request));
+    request->finish(request->unanswered());
   }
 }
 
