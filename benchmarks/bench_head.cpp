@@ -89,9 +89,9 @@ Json measure(const Flags& flags, std::int64_t vocab) {
         if (way == 0) {
           model.forward_surprise(ids, pieces);
         } else {
-          const at::Tensor logits = model.forward(ids);
-          token_surprise(logits.const_data_ptr<float>(), flags.rows - 1, vocab, vocab,
-                         ids.data() + 1, whole.data());
+          const LogitsView logits = model.forward(ids);
+          token_surprise(logits.floats().data(), flags.rows - 1, vocab, vocab, ids.data() + 1,
+                         whole.data());
         }
         const Laps::Times t = laps.lap();
         wall[way].push_back(t.wall);

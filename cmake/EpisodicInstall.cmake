@@ -1,8 +1,9 @@
-# The package: find_package(episodic [COMPONENTS headers|core|torch|device|device_torch|kernels]); the
+# The package: find_package(episodic [COMPONENTS headers|core|episodic|torch|device|device_torch|kernels]); the
 # programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
 # Each is a component of the installation too, `cmake --install build --component core`; what a component stands on
-# is installed by its own name, and `headers` has the package's files: headers, then core, then torch or device.
+# is installed by its own name, and `headers` has the package's files: headers, then core, then episodic or device,
+# then torch.
 # `programs` and what they need of models and documents is the last one.
 set(EPISODIC_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/episodic)
 
@@ -11,9 +12,11 @@ install(TARGETS episodic_headers EXPORT episodicHeadersTargets COMPONENT headers
 install(EXPORT episodicHeadersTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT headers)
 install(TARGETS episodic_core EXPORT episodicCoreTargets COMPONENT core)
 install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT core)
+install(TARGETS episodic EXPORT episodicTargets COMPONENT episodic)
+install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT episodic)
 if(EPISODIC_TORCH)
-  install(TARGETS episodic EXPORT episodicTargets COMPONENT torch)
-  install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT torch)
+  install(TARGETS episodic_torch EXPORT episodicTorchTargets COMPONENT torch)
+  install(EXPORT episodicTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT torch)
   # for torch.ops.load_library; a build of some targets only may lack it
   install(TARGETS episodic_torch_ops LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     COMPONENT torch OPTIONAL)
@@ -34,23 +37,12 @@ if(EPISODIC_CUDA)
 endif()
 if(EPISODIC_PROGRAMS)
   install(TARGETS episodic_program COMPONENT programs)
+  if(TARGET episodic_train_lora)  # a build of some targets only may lack it
+    install(TARGETS episodic_train_lora COMPONENT torch OPTIONAL)
+  endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/recall-2m6 DESTINATION ${CMAKE_INSTALL_DATADIR}/episodic/models
     COMPONENT programs)
 endif()
-if(EPISODIC_BUNDLE)
-  # libtorch is in no Debian release: its CPU part, and what that needs of its own, go along.
-  file(GLOB_RECURSE carried FOLLOW_SYMLINKS
-    ${EPISODIC_TORCH_FOUND_ROOT}/../nvidia/*/lib/libcudart.so.[0-9]*
-    ${EPISODIC_TORCH_FOUND_ROOT}/../nvidia/*/lib/libcupti.so.[0-9]*)
-  list(FILTER carried EXCLUDE REGEX "[.]so[.][0-9]+[.]")  # the name that is asked for is enough
-  foreach(name libtorch_cpu.so libc10.so libgomp.so.1)
-    if(EXISTS ${EPISODIC_TORCH_FOUND_ROOT}/lib/${name})
-      list(APPEND carried ${EPISODIC_TORCH_FOUND_ROOT}/lib/${name})
-    endif()
-  endforeach()
-  install(FILES ${carried} DESTINATION ${CMAKE_INSTALL_LIBDIR}/episodic COMPONENT torch)
-endif()
-
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/episodicConfig.cmake.in
   ${PROJECT_BINARY_DIR}/episodicConfig.cmake INSTALL_DESTINATION ${EPISODIC_PACKAGE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/episodicConfigVersion.cmake
@@ -62,7 +54,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/cmake/ DESTINATION ${EPISODIC_PACKAGE_DI
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/episodic RENAME copyright
   COMPONENT headers)
 
-# cpack -G DEB, from a build configured with -DEPISODIC_BUNDLE=ON -DCMAKE_INSTALL_PREFIX=/usr (preset `package`).
+# cpack -G DEB, from a build configured with -DEPISODIC_TORCH=OFF -DCMAKE_INSTALL_PREFIX=/usr (preset `package`).
 set(CPACK_PACKAGE_NAME episodic)
 set(CPACK_PACKAGE_VENDOR "episodic")
 set(CPACK_PACKAGE_CONTACT "episodic maintainers <episodic@localhost>")
@@ -72,7 +64,6 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_COMPRESSION_TYPE gzip)  # libtorch under xz takes minutes
 set(CPACK_DEBIAN_PACKAGE_DEPENDS
   "libc6 (>= 2.36), libstdc++6 (>= 12), libgomp1, libblas3, liblapack3, libfmt9, libpcre2-8-0, libutf8proc2, liburing2")
 if(httplib_LIBRARY)

@@ -1,8 +1,9 @@
-# episodic_test(NAME [TORCH] [CUDA] [EVERY_CPU] [LABELS label...] SOURCES file...): one Catch2 executable.
+# episodic_test(NAME [ENGINE] [TORCH] [CUDA] [EVERY_CPU] [LABELS label...] SOURCES file...): one Catch2 executable.
 #
 # Every test case becomes a ctest test "NAME: case", labelled with NAME and LABELS; a case tagged
 # [heavy] has the label heavy too, and runs alone. A case that calls EPISODIC_SKIP is reported as
-# skipped. TORCH links episodic::episodic, otherwise episodic::core; CUDA adds episodic::kernels.
+# skipped. ENGINE links episodic::episodic, TORCH episodic::torch (and there is no such test in a build without
+# it), otherwise episodic::core; CUDA adds episodic::kernels.
 # EVERY_CPU: one test more for each instruction set below the best, with its loops all cases but heavy ones and
 # those tagged [device], which compute on a device.
 find_package(Catch2 REQUIRED)
@@ -27,12 +28,17 @@ function(episodic_test_settings target)
 endfunction()
 
 function(episodic_test name)
-  cmake_parse_arguments(ARG "TORCH;CUDA;EVERY_CPU" "" "SOURCES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ENGINE;TORCH;CUDA;EVERY_CPU" "" "SOURCES;LABELS" ${ARGN})
+  if(ARG_TORCH AND NOT EPISODIC_TORCH)
+    return()
+  endif()
   set(target test_${name})
   add_executable(${target} ${ARG_SOURCES})
   if(ARG_TORCH)
-    target_link_libraries(${target} PRIVATE episodic::episodic fmt::fmt-header-only)
+    target_link_libraries(${target} PRIVATE episodic::torch fmt::fmt-header-only)
     target_compile_definitions(${target} PRIVATE EPISODIC_TEST_TORCH=1)
+  elseif(ARG_ENGINE)
+    target_link_libraries(${target} PRIVATE episodic::episodic fmt::fmt)
   else()
     target_link_libraries(${target} PRIVATE episodic::core fmt::fmt)
   endif()

@@ -27,7 +27,7 @@ struct YourDecoder {
       const at::Tensor rows =
           at::layer_norm(x, {kHidden}).matmul(qkv[l]).view({n, kHeads + 2 * kKvHeads, kDim});
       const auto parts = rows.split_with_sizes({kHeads, kKvHeads, kKvHeads}, 1);
-      x = x + slots[l]->forward(parts[0], parts[1], parts[2]).matmul(o[l]);
+      x = x + episodic::attend(*slots[l], parts[0], parts[1], parts[2]).matmul(o[l]);
     }
     return at::layer_norm(x, {kHidden}).matmul(embedding.t());
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "episodic/model/episodic_attention.hpp"
+#include "episodic/torch_slots/torch_slots.hpp"
 
 constexpr std::int64_t kLayers = 2, kHeads = 4, kKvHeads = 2, kDim = 32, kHidden = 128, kVocab = 64;
 
@@ -28,16 +29,16 @@ struct YourDecoder {
       const at::Tensor queries = y.matmul(q[l]).view({n, kHeads, kDim});
       const at::Tensor keys = y.matmul(k[l]).view({n, kKvHeads, kDim});
       const at::Tensor values = y.matmul(v[l]).view({n, kKvHeads, kDim});
-      x = x + slots[l]->forward(queries, keys, values).matmul(o[l]);
+      x = x + episodic::attend(*slots[l], queries, keys, values).matmul(o[l]);
     }
     const at::Tensor logits = at::layer_norm(x, {kHidden}).matmul(embedding.t());
-    if (state) state->end_step(ids, logits);
+    if (state) episodic::end_step(*state, ids, logits);
     return logits;
   }
 };
 
 /// What your decoder did before: causal attention over one step (its cache is left out here).
-struct YourAttention final : episodic::AttentionSlot {
+struct YourAttention final : episodic::TorchSlot {
   static at::Tensor turned(const at::Tensor& x) {  // rotary embedding in the rotate-half layout
     const auto frequency = at::pow(10000.0, -at::arange(0, kDim, 2, at::kDouble) / kDim);
     const auto angle = at::outer(at::arange(x.size(0), at::kDouble), frequency).unsqueeze(1);
@@ -45,7 +46,7 @@ struct YourAttention final : episodic::AttentionSlot {
     const auto half = x.chunk(2, -1);
     return at::cat({half[0] * c - half[1] * s, half[1] * c + half[0] * s}, -1);
   }
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
     const auto each = [](const at::Tensor& x) {  // [1, H, n, d]
       return x.repeat_interleave(kHeads / x.size(1), 1).transpose(0, 1).unsqueeze(0);
     };

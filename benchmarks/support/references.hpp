@@ -10,7 +10,8 @@
 
 namespace episodic::bench {
 
-/// One square float32 product (MKL's sgemm, from the libtorch that the library links).
+/// One square float32 product (sgemm of the BLAS that the build found: MKL in libtorch, or the
+/// system's).
 class GemmReference {
  public:
   /// \param flops that one run should have; the side is rounded to a multiple of 16

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "episodic/model/patch.hpp"
+#include "episodic/torch_slots/torch_slots.hpp"
 
 namespace yours {
 
@@ -45,7 +46,7 @@ struct AttentionImpl : torch::nn::Module, episodic::SlottedAttention {  // PATCH
     const auto q = parts[0].view({n, s.heads, d});
     const auto k = parts[1].view({n, s.kv_heads, d}), v = parts[2].view({n, s.kv_heads, d});
     // PATCH: who is in the slot gets queries and keys before their rotation
-    return out->forward(slot ? slot->forward(q, k, v) : attend(q, k, v));
+    return out->forward(slot ? episodic::attend(*slot, q, k, v) : attend(q, k, v));
   }
 
   /// Causal attention among the tokens of one call. \return [n, heads * d]
@@ -122,7 +123,7 @@ class Sequence {
                                             static_cast<std::size_t>(tokens.numel()));
     if (state_) state_->begin_step(ids);
     torch::Tensor logits = model_->forward(tokens);
-    if (state_) state_->end_step(ids, logits);
+    if (state_) episodic::end_step(*state_, ids, logits);
     return logits;
   }
 

@@ -35,6 +35,7 @@
 #include "episodic/memory/impl/sizes.hpp"
 #include "episodic/recall/impl/buffers.hpp"
 #include "episodic/recall/impl/exact_index.hpp"
+#include "episodic/recall/impl/exact_search.hpp"
 #include "episodic/recall/impl/huge_pieces.hpp"
 #include "episodic/recall/impl/index_bytes.hpp"
 #include "episodic/recall/impl/layered_index.hpp"

@@ -2,6 +2,9 @@
 #pragma once
 // More to say about an error on its way up.
 
+#include <cstddef>
+#include <exception>
+#include <span>
 #include <string>
 
 #include "episodic/base/error.hpp"
@@ -30,6 +33,19 @@ namespace episodic {
     throw NotBuiltError(e.what() + more);
   } catch (const Error& e) {
     throw Error(e.what() + more);
+  }
+}
+
+/// Throws what the first sequence of a batch failed with, an Error with its place in the batch.
+/// \param failures of each sequence; null: it has not failed
+inline void rethrow_first_of_batch(std::span<const std::exception_ptr> failures) {
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (!failures[i]) continue;
+    try {
+      std::rethrow_exception(failures[i]);
+    } catch (const Error&) {
+      rethrow_with(" (sequence " + std::to_string(i) + " of the batch)");
+    }
   }
 }
 

@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <new>
 #include <vector>
 
+#include "base/aligned_buffer.hpp"
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
@@ -49,6 +47,14 @@ const IntegerLoops* integer_loops() {
   return nullptr;
 }
 
+Sgemm own_sgemm() {
+#if EPISODIC_CPU_X86
+  if (kernels().set == InstructionSet::avx512) return sgemm_avx512;
+  if (kernels().set == InstructionSet::avx2) return sgemm_avx2;
+#endif
+  return sgemm_portable;
+}
+
 /// Null where there are none.
 const MatrixLoops* matrix_loops() {
 #if EPISODIC_CPU_X86
@@ -60,36 +66,10 @@ const MatrixLoops* matrix_loops() {
 // -- scratch
 // ---------------------------------------------------------------------------------------
 
-/// Memory that a thread keeps; grows only.
-class Scratch {
- public:
-  uint16_t* halves(int64_t n) { return reinterpret_cast<uint16_t*>(bytes(n * 2)); }
-  unsigned char* bytes(int64_t n) {
-    if (n > size_) {
-      memory_.reset(static_cast<unsigned char*>(
-          std::aligned_alloc(64, static_cast<std::size_t>((n + 63) / 64 * 64))));
-      if (!memory_) {
-        size_ = 0;
-        throw std::bad_alloc();
-      }
-      size_ = n;
-    }
-    return memory_.get();
-  }
-  float* floats(int64_t n) { return reinterpret_cast<float*>(bytes(n * 4)); }
-
- private:
-  struct Free {
-    void operator()(unsigned char* p) const { std::free(p); }
-  };
-  std::unique_ptr<unsigned char, Free> memory_;
-  int64_t size_ = 0;
-};
-
-thread_local Scratch rounded_scratch;  // of the thread that calls multiply_weights
-thread_local Scratch panel_scratch;    // of each thread of its loop
-thread_local Scratch tile_scratch;
-thread_local Scratch narrow_scratch;
+thread_local AlignedBuffer rounded_scratch;  // of the thread that calls multiply_weights
+thread_local AlignedBuffer panel_scratch;    // of each thread of its loop
+thread_local AlignedBuffer tile_scratch;
+thread_local AlignedBuffer narrow_scratch;
 
 // -- how a product is done
 // -------------------------------------------------------------------------
@@ -113,14 +93,24 @@ bool plain(TensorType type) { return block_elements(type) == 1; }
 
 bool aligned(const void* p, int64_t to) { return reinterpret_cast<std::uintptr_t>(p) % to == 0; }
 
+/// Whether weights of the type are multiplied as integers, with rounded activations.
+bool as_integers(TensorType type, Activations activations) {
+  return !plain(type) && activations != Activations::exact && integer_loops() != nullptr &&
+         integer_loops()->knows(type);
+}
+
 Way way_of(const WeightProduct& p, int64_t n, const WeightOptions& options) {
-  if (options.activations == Activations::bfloat16 && n >= kFewMatrixRows && has_matrix_units())
-    return Way::matrix;
-  const bool integer = !plain(p.type) && options.activations != Activations::exact &&
-                       integer_loops() != nullptr && integer_loops()->knows(p.type);
-  if (integer && n > integer_loops()->few_rows && integer_loops()->packs(p.type)) return Way::codes;
-  if (options.sgemm != nullptr && n > (integer ? integer_loops()->few_rows : kFewFloatRows))
+  const bool by_count = options.rows == RowClass::by_count;
+  const bool many =
+      by_count ? n > few_rows(p.type, options.activations) : options.rows == RowClass::many;
+  const bool integer = as_integers(p.type, options.activations);
+  if (many) {
+    if (options.activations == Activations::bfloat16 && has_matrix_units() &&
+        (!by_count || n >= kFewMatrixRows))
+      return Way::matrix;
+    if (integer && integer_loops()->packs(p.type)) return Way::codes;
     return p.type == TensorType::f32 && aligned(p.weight, 4) ? Way::sgemm : Way::panel;
+  }
   if (integer) return Way::integer;
   // loops read elements of two and four bytes where they lie
   return plain(p.type) && aligned(p.weight, block_bytes(p.type)) ? Way::floats : Way::widened;
@@ -160,7 +150,7 @@ void store_tile(const Task& task, int64_t row, int64_t rows, const float* tile) 
 
 void run_few(const Task& task, int64_t n) {
   const WeightProduct& p = *task.product;
-  constexpr int64_t kRows = 16;  // of a tile
+  constexpr int64_t kRows = 30;  // of a tile; a multiple of those that float loops take at once
   const int64_t row_length = row_bytes(p.type, p.in);
   float* tile = tile_scratch.floats(std::min(n, kRows) * task.outputs);
   for (int64_t r = 0; r < n; r += kRows) {
@@ -225,7 +215,8 @@ float begin_sums(const Task& task, int64_t n) {
   return 1.0f;
 }
 
-void run_sgemm(const Task& task, int64_t n, Sgemm sgemm) {
+void run_sgemm(const Task& task, int64_t n) {
+  const Sgemm sgemm = own_sgemm();
   const WeightProduct& p = *task.product;
   float beta = begin_sums(task, n);
   float* y = p.y + task.first;
@@ -309,11 +300,14 @@ struct Plan {
   }
 };
 
-std::vector<Plan> plan(int64_t n, std::span<const WeightProduct> products,
-                       const WeightOptions& options) {
-  std::vector<Plan> plans;
-  plans.reserve(products.size());
-  int64_t end = 0;  // of rounded activations
+thread_local std::vector<Plan> plan_scratch;  // of the thread that calls multiply_weights
+
+const std::vector<Plan>& plan(int64_t n, std::span<const WeightProduct> products,
+                              const WeightOptions& options) {
+  std::vector<Plan>& plans = plan_scratch;
+  plans.clear();
+  plans.reserve(products.size());  // nothing points into what moves
+  int64_t end = 0;                 // of rounded activations
   for (const WeightProduct& product : products) {
     Plan p{.product = &product, .way = way_of(product, n, options), .outputs = 0, .tasks = 0};
     p.outputs = outputs_of_task(product, p.way);
@@ -334,26 +328,11 @@ std::vector<Plan> plan(int64_t n, std::span<const WeightProduct> products,
 
 }  // namespace
 
-bool beats_blas() {
-#if EPISODIC_CPU_X86
-  static const bool intel = [] {
-    __builtin_cpu_init();
-    return __builtin_cpu_is("intel") != 0;
-  }();
-  return !intel && kernels().set != InstructionSet::portable;
-#else
-  return false;
-#endif
-}
-
-Sgemm own_sgemm() {
-#if EPISODIC_CPU_X86
-  if (beats_blas() && kernels().set == InstructionSet::avx512) return sgemm_avx512;
-#endif
-  return nullptr;
-}
-
 bool has_matrix_units() { return matrix_loops() != nullptr; }
+
+int64_t few_rows(TensorType type, Activations activations) {
+  return as_integers(type, activations) ? integer_loops()->few_rows : kFewFloatRows;
+}
 
 bool is_weight_type(TensorType type) {
   return !plain(type) || type == TensorType::f32 || type == TensorType::f16 ||
@@ -442,7 +421,7 @@ void multiply_weights(int64_t n, std::span<const WeightProduct> products,
   // Below this many multiply-adds waking another thread costs more than it brings. A product for
   // one row runs at the speed of memory, as if it had a few rows more.
   constexpr int64_t kWorthThreads = 5'000'000, kRowsForFree = 3;
-  const std::vector<Plan> plans = plan(n, products, options);
+  const std::vector<Plan>& plans = plan(n, products, options);
   int64_t work = 0, tasks = 0, rounded_bytes = 0;
   for (const Plan& p : plans) {
     work += p.product->out * p.product->in * (n + kRowsForFree);
@@ -482,7 +461,7 @@ void multiply_weights(int64_t n, std::span<const WeightProduct> products,
                     .rounded = rounded != nullptr ? rounded + p->rounded : nullptr,
                     .first = i * p->outputs,
                     .outputs = std::min(p->outputs, p->product->out - i * p->outputs)};
-    if (p->way == Way::panel || p->way == Way::sgemm) return run_sgemm(task, n, options.sgemm);
+    if (p->way == Way::panel || p->way == Way::sgemm) return run_sgemm(task, n);
     if (p->way == Way::matrix) return run_matrix(task, n);
     if (p->way == Way::codes) return run_codes(task, n);
     run_few(task, n);

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/rethrow.hpp"
 #include "causal_layers.hpp"
 #include "cuda.hpp"
 #include "decoder_step.hpp"
@@ -100,8 +101,9 @@ struct DeviceDecoder::Impl : DecoderSequence {
 
   bool use_graphs = true;
   std::int64_t event_tokens = 0;  // of memories that it is given
-  /// Over files, which may refuse a step at its end: the logits before the open step.
-  DeviceBuffer logits_before;
+  /// Over files, which may refuse a step at its end: the logits and the surprise before the open
+  /// step, [vocab + chunk].
+  DeviceBuffer before_step;
   device::StepGraphs graphs;  // of steps of one token; they hold the pointers of all the above
 
   void forget_attention();
@@ -110,16 +112,23 @@ struct DeviceDecoder::Impl : DecoderSequence {
   std::int64_t tokens_now() const { return memory ? memory->tokens() : tokens; }
 
   void enqueue(std::int64_t n, float* maybe_logits);
-  void copy_last_logits(bool back);
+  void copy_outputs(bool back);
   void follow_memory();
-  void check_ids(std::span<const std::int64_t> ids) const;
+  void check_step(std::span<const std::int64_t> ids) const;
   void begin_step(std::int64_t n, StepKind kind);
   void finish_step(std::span<const std::int64_t> ids);
   std::optional<std::uint32_t> graph_kind() const;
   void step(std::span<const std::int64_t> tokens, StepKind kind, float* maybe_logits);
   bool launch_step(StepKind kind);
+  static void check_batch(std::span<const SequenceStep> batch);
   template <class Enqueue>
   static bool launch_batch(std::span<const SequenceStep> batch, const Enqueue& enqueue);
+  static std::vector<DeviceMemory::EndOfStep> ends_of(std::span<const SequenceStep> batch);
+  static DecoderSteps::BatchRoom& batch_room(std::span<const SequenceStep> batch);
+  static void forget_due(std::span<const SequenceStep> batch);
+  static bool enqueue_batch(std::span<const SequenceStep> batch);
+  static std::vector<std::exception_ptr> end_batch(std::span<const SequenceStep> batch,
+                                                   bool launched);
   /// Waits, and throws what the memory found wrong on the device.
   void check_device() const;
   void require_finite_weights() const;
@@ -134,14 +143,19 @@ void DeviceDecoder::Impl::enqueue(std::int64_t n, float* maybe_logits) {
   steps->enqueue({&all, 1}, activations, maybe_logits);
 }
 
-/// Keeps the logits that the open step begins with, or, where its end was refused, puts them back.
-void DeviceDecoder::Impl::copy_last_logits(bool back) {
-  if (!logits_before.data() || !stepped) return;
-  auto* const kept = reinterpret_cast<float*>(logits_before.data());
-  device::check(cudaMemcpyAsync(back ? last_logits : kept, back ? kept : last_logits,
-                                static_cast<std::size_t>(config().vocab_size) * sizeof(float),
-                                cudaMemcpyDeviceToDevice, stream()),
-                "keeping logits");
+/// Keeps the logits and the surprise that the open step begins with, or, where its end was refused,
+/// puts them back.
+void DeviceDecoder::Impl::copy_outputs(bool back) {
+  if (!before_step.data() || !stepped) return;
+  auto* const kept = reinterpret_cast<float*>(before_step.data());
+  const auto copy = [&](float* now, float* before, std::int64_t n) {
+    device::check(cudaMemcpyAsync(back ? now : before, back ? before : now,
+                                  static_cast<std::size_t>(n) * sizeof(float),
+                                  cudaMemcpyDeviceToDevice, stream()),
+                  "keeping logits and surprise");
+  };
+  copy(last_logits, kept, config().vocab_size);
+  copy(surprise, kept + config().vocab_size, last_n);
 }
 
 /// What depends on the sequence in a step of one token, but for what is read on the device. Absent
@@ -237,7 +251,7 @@ void DeviceDecoder::Impl::forget_attention() {
   graphs.clear();
   steps->batch_graphs.forget(*this);
   memory.reset();  // its bytes may be needed
-  logits_before = DeviceBuffer();
+  before_step = DeviceBuffer();
   causal = {};
   memory_layer.assign(static_cast<std::size_t>(config().n_layers), -1);
   chunk = max_tokens = tokens = last_n = generation = 0;
@@ -287,8 +301,9 @@ DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int6
     m.memory_layer[static_cast<std::size_t>(served[i])] = static_cast<std::int64_t>(i);
   m.causal = std::move(causal);
   if (memory.over_files())
-    m.logits_before = DeviceBuffer(c.vocab_size * static_cast<std::int64_t>(sizeof(float)),
-                                   "a row of logits", "lower device_bytes");
+    m.before_step =
+        DeviceBuffer((c.vocab_size + config.chunk) * static_cast<std::int64_t>(sizeof(float)),
+                     "a step's logits and surprise", "lower device_bytes");
   m.memory.emplace(std::move(memory));
   m.chunk = config.chunk;
   m.generation = m.memory->generation();
@@ -352,14 +367,10 @@ void DeviceDecoder::Impl::follow_memory() {
   generation = memory->generation();
 }
 
+/// Of a step that passed check_step.
 void DeviceDecoder::Impl::begin_step(std::int64_t n, StepKind kind) {
   follow_memory();
   if (memory) return memory->begin_step(n, kind);
-  if (n < 1 || n > chunk)
-    throw DataError(fmt::format(
-        "DeviceDecoder::step: {} tokens, must be in [1, chunk = {}]; feed longer texts in several "
-        "steps",
-        n, chunk));
   if (tokens + n > max_tokens)
     throw BudgetError(
         fmt::format("DeviceDecoder::step: there is room for max_tokens = {}, {} are there and {} "
@@ -367,7 +378,14 @@ void DeviceDecoder::Impl::begin_step(std::int64_t n, StepKind kind) {
                     max_tokens, tokens, n));
 }
 
-void DeviceDecoder::Impl::check_ids(std::span<const std::int64_t> ids) const {
+/// What can be said of a step before anything is done.
+void DeviceDecoder::Impl::check_step(std::span<const std::int64_t> ids) const {
+  require_attention();
+  if (ids.empty() || static_cast<std::int64_t>(ids.size()) > chunk)
+    throw DataError(fmt::format(
+        "DeviceDecoder::step: {} tokens, must be in [1, chunk = {}]; feed longer texts in several "
+        "steps",
+        ids.size(), chunk));
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= config().vocab_size)
       throw DataError(fmt::format(
@@ -387,9 +405,8 @@ void DeviceDecoder::Impl::finish_step(std::span<const std::int64_t> ids) {
 
 void DeviceDecoder::Impl::step(std::span<const std::int64_t> ids, StepKind kind,
                                float* maybe_logits) {
-  require_attention();
+  check_step(ids);
   const auto n = static_cast<std::int64_t>(ids.size());
-  check_ids(ids);
   const device::CurrentDevice current(steps->device);
   begin_step(n, kind);
   staging.send(activations.positions, 1 + n, stream(), [&](std::int64_t* host) {
@@ -399,16 +416,44 @@ void DeviceDecoder::Impl::step(std::span<const std::int64_t> ids, StepKind kind,
   if (n == 1 && !maybe_logits && launch_step(kind)) {
     if (memory) memory->end_launched_step();
   } else {
-    copy_last_logits(false);
+    copy_outputs(false);
     enqueue(n, maybe_logits);
     try {
       if (memory) memory->end_step(surprise);
     } catch (...) {
-      copy_last_logits(true);
+      copy_outputs(true);
       throw;
     }
   }
   finish_step(ids);
+}
+
+/// Of those that have a memory, in order.
+std::vector<DeviceMemory::EndOfStep> DeviceDecoder::Impl::ends_of(
+    std::span<const SequenceStep> batch) {
+  std::vector<DeviceMemory::EndOfStep> ends;
+  for (const SequenceStep& s : batch)
+    if (Impl& m = *s.sequence->impl_; m.memory) ends.push_back({&*m.memory, m.surprise});
+  return ends;
+}
+
+/// Activations of one step of them all.
+DecoderSteps::BatchRoom& DeviceDecoder::Impl::batch_room(std::span<const SequenceStep> batch) {
+  std::int64_t rows = 0;
+  for (const SequenceStep& s : batch) rows += static_cast<std::int64_t>(s.ids.size());
+  return batch[0].sequence->impl_->steps->batch_room(rows, static_cast<std::int64_t>(batch.size()));
+}
+
+/// What retention gives up before a step, of all in one launch.
+void DeviceDecoder::Impl::forget_due(std::span<const SequenceStep> batch) {
+  std::vector<DeviceMemory*> memories;
+  for (const SequenceStep& s : batch)
+    if (Impl& m = *s.sequence->impl_; m.memory) memories.push_back(&*m.memory);
+  try {
+    DeviceMemory::forget_due(memories);
+  } catch (...) {
+    // The begin_step of the one that failed does it again, and says so.
+  }
 }
 
 /// As launch_step, of open steps of several sequences.
@@ -434,17 +479,11 @@ bool DeviceDecoder::Impl::launch_batch(std::span<const SequenceStep> batch,
   }
 }
 
-void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
-  if (batch.empty()) return;
-  if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
-  DecoderSteps& steps = *batch[0].sequence->impl_->steps;
-  const device::CurrentDevice current(steps.device);
-  // All that can be refused is, before anything is enqueued.
-  std::int64_t rows = 0;
-  const auto sequences = static_cast<std::int64_t>(batch.size());
+/// \throws DataError for a batch that is no step of one model, whatever its sequences are like
+void DeviceDecoder::Impl::check_batch(std::span<const SequenceStep> batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const Impl& m = *batch[i].sequence->impl_;
-    if (m.steps.get() != &steps)
+    if (m.steps != batch[0].sequence->impl_->steps)
       throw DataError(fmt::format(
           "DeviceDecoder::step_batch: sequence {} of the batch has weights of its own; make it by "
           "share_weights of the first one",
@@ -453,21 +492,24 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
       if (batch[j].sequence->impl_.get() == &m)
         throw DataError(fmt::format(
             "DeviceDecoder::step_batch: sequences {} and {} of the batch are the same", j, i));
-    m.require_attention();
-    m.check_ids(batch[i].ids);
-    rows += static_cast<std::int64_t>(batch[i].ids.size());
   }
-  DecoderSteps::BatchRoom& room = steps.batch_room(rows, sequences);
-  std::vector<DeviceMemory*> memories;
-  for (const SequenceStep& s : batch)
-    if (Impl& m = *s.sequence->impl_; m.memory) memories.push_back(&*m.memory);
-  DeviceMemory::forget_due(memories);
-  for (const SequenceStep& s : batch)
-    s.sequence->impl_->begin_step(static_cast<std::int64_t>(s.ids.size()), s.kind);
+}
+
+/// Open steps, up to their memories' ends or, as a graph, with them. \return whether as a graph
+bool DeviceDecoder::Impl::enqueue_batch(std::span<const SequenceStep> batch) {
+  DecoderSteps& steps = *batch[0].sequence->impl_->steps;
+  DecoderSteps::BatchRoom& room = batch_room(batch);
+  const auto sequences = static_cast<std::int64_t>(batch.size());
+  std::vector<DecoderPart> parts;
+  std::int64_t rows = 0;
+  for (const SequenceStep& s : batch) {
+    const auto n = static_cast<std::int64_t>(s.ids.size());
+    parts.push_back({s.sequence->impl_.get(), rows, n, room.of.positions + parts.size()});
+    rows += n;
+  }
   // The ids lie right behind the positions of these sequences, to be one copy.
   Activations activations = room.of;
   activations.ids = activations.positions + sequences;
-  std::vector<DecoderPart> parts;
   room.staging.send(activations.positions, sequences + rows, steps.stream.get(),
                     [&](std::int64_t* host) {
                       std::int64_t* id = host + sequences;
@@ -476,40 +518,95 @@ void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
                         id = std::copy(s.ids.begin(), s.ids.end(), id);
                       }
                     });
-  std::int64_t first = 0;
-  for (const SequenceStep& s : batch) {
-    const auto n = static_cast<std::int64_t>(s.ids.size());
-    parts.push_back({s.sequence->impl_.get(), first, n, activations.positions + parts.size()});
-    first += n;
-  }
-  std::vector<DeviceMemory::EndOfStep> ends;
-  for (const SequenceStep& s : batch)
-    if (Impl& m = *s.sequence->impl_; m.memory) ends.push_back({&*m.memory, m.surprise});
   const auto enqueue = [&] { steps.enqueue(parts, activations, nullptr); };
-  // One memory that cannot keep its events (files) does not undo the others' steps.
-  std::vector<std::exception_ptr> failures(ends.size());
-  if (Impl::launch_batch(batch, [&] {
+  if (launch_batch(batch, [&] {
         enqueue();
-        DeviceMemory::enqueue_end_batch(ends);
-      })) {
+        DeviceMemory::enqueue_end_batch(ends_of(batch));
+      }))
+    return true;
+  for (const SequenceStep& s : batch) s.sequence->impl_->copy_outputs(false);
+  enqueue();
+  return false;
+}
+
+/// Ends them. \return of each why its memory could not keep its events (files), which does not
+/// undo the others' steps; null: it has made its step
+std::vector<std::exception_ptr> DeviceDecoder::Impl::end_batch(std::span<const SequenceStep> batch,
+                                                               bool launched) {
+  const std::vector<DeviceMemory::EndOfStep> ends = ends_of(batch);
+  std::vector<std::exception_ptr> of_memories(ends.size());
+  if (launched)
     for (const DeviceMemory::EndOfStep& end : ends) end.memory->end_launched_step();
-  } else {
-    for (const SequenceStep& s : batch) s.sequence->impl_->copy_last_logits(false);
-    enqueue();
-    failures = DeviceMemory::end_step_batch(ends);
-  }
-  std::exception_ptr first_failure;
-  auto of_memory = failures.begin();
+  else
+    of_memories = DeviceMemory::end_step_batch(ends);
+  std::vector<std::exception_ptr> failures;
+  auto of_memory = of_memories.begin();
   for (const SequenceStep& s : batch) {
     Impl& m = *s.sequence->impl_;
-    const std::exception_ptr failure = m.memory ? *of_memory++ : nullptr;
-    if (failure)
-      m.copy_last_logits(true);
+    failures.push_back(m.memory ? *of_memory++ : nullptr);
+    if (failures.back())
+      m.copy_outputs(true);
     else
       m.finish_step(s.ids);
-    if (!first_failure) first_failure = failure;
   }
-  if (first_failure) std::rethrow_exception(first_failure);
+  return failures;
+}
+
+std::vector<std::exception_ptr> DeviceDecoder::try_step_batch(std::span<const SequenceStep> batch) {
+  Impl::check_batch(batch);
+  std::vector<std::exception_ptr> failures(batch.size());
+  if (batch.empty()) return failures;
+  const device::CurrentDevice current(batch[0].sequence->impl_->steps->device);
+  std::vector<std::size_t> left(batch.size());  // who is in the step
+  std::iota(left.begin(), left.end(), std::size_t{0});
+  const auto steps_left = [&] {
+    std::vector<SequenceStep> steps;
+    for (const std::size_t i : left) steps.push_back(batch[i]);
+    return steps;
+  };
+  // Calls f(step) of each. Who throws leaves the step.
+  const auto each = [&](const auto& f) {
+    std::erase_if(left, [&](std::size_t i) {
+      try {
+        f(batch[i]);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+      return failures[i] != nullptr;
+    });
+  };
+  const auto each_alone = [&] {
+    each([](const SequenceStep& s) { s.sequence->step(s.ids, s.kind); });
+    return failures;
+  };
+
+  each([](const SequenceStep& s) { s.sequence->impl_->check_step(s.ids); });
+  if (left.size() > 1) {
+    const std::vector<SequenceStep> steps = steps_left();
+    Impl::batch_room(steps);
+    Impl::forget_due(steps);
+    each([](const SequenceStep& s) {
+      s.sequence->impl_->begin_step(static_cast<std::int64_t>(s.ids.size()), s.kind);
+    });
+  }
+  if (left.size() < 2) return each_alone();
+  const std::vector<SequenceStep> steps = steps_left();
+  bool launched = false;
+  try {
+    launched = Impl::enqueue_batch(steps);
+  } catch (...) {
+    // A file that cannot be read, a hook that throws: nobody has made the step, and each may begin
+    // it anew. Alone, each says whether it was the one.
+    return each_alone();
+  }
+  const std::vector<std::exception_ptr> ended = Impl::end_batch(steps, launched);
+  for (std::size_t i = 0; i < left.size(); ++i) failures[left[i]] = ended[i];
+  return failures;
+}
+
+void DeviceDecoder::step_batch(std::span<const SequenceStep> batch) {
+  if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
+  rethrow_first_of_batch(try_step_batch(batch));
 }
 
 void DeviceDecoder::step(std::span<const std::int64_t> ids, StepKind kind) {
@@ -693,7 +790,16 @@ std::span<const float> DeviceDecoder::logits() {
                                 cudaMemcpyDeviceToHost, m.stream()),
                 "copying logits");
   m.check_device();
-  return {m.host_logits.as<float>(), vocab};
+  const std::span<const float> row(m.host_logits.as<float>(), vocab);
+  bool any = false;  // of all, without a branch for each
+  for (const float x : row) any |= std::isnan(x);
+  if (any) {
+    m.require_finite_weights();
+    throw DataError(
+        "DeviceDecoder::logits: they are NaN, though the weights are not: float32 may have the "
+        "range that the dtype lacks; reset or restore the sequence");
+  }
+  return row;
 }
 
 void DeviceDecoder::set_keys_hook(KeysHook hook) { impl_->keys_hook = std::move(hook); }

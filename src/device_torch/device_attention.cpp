@@ -13,8 +13,8 @@
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "kernels/surprise.hpp"
-#include "model/torch_tensor.hpp"
 #include "native_stream.hpp"
+#include "torch_slots/torch_tensor.hpp"
 
 namespace episodic {
 namespace {

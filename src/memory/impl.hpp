@@ -33,6 +33,8 @@ struct TierImages {
   void save(ByteWriter& to) const;
   static TierImages load(ByteReader& from);
 };
+/// Where a memory that is only read puts what comes. \throws FileError
+std::filesystem::path scratch_folder();
 }  // namespace detail
 
 /// What a base is made of. Nothing of it changes, but what its store's readers share under a lock.
@@ -42,9 +44,9 @@ struct MemoryBase::Parts {
   MemoryShape shape;
   std::vector<std::int64_t> given;
   Timeline::State time;
-  std::vector<EventTable> events;                  // of each scope
-  std::vector<std::vector<EventId>> forgotten;     // of each scope
-  std::vector<std::vector<EventId>> numbers;       // LayerBank::numbers
+  std::vector<EventTable> events;               // of each scope
+  std::vector<std::vector<EventId>> forgotten;  // of each scope
+  detail::LayerBank::Numbers numbers;
   std::unique_ptr<const detail::PageImage> rings;  // of each layer
   std::vector<detail::LayerMark> layers;
   std::int64_t step_number = 0;

@@ -47,17 +47,6 @@ void check_identity(const fs::path& dir, const MemoryIdentity& made, const Memor
   compare("the tokenizer's files", made.tokenizer, now.tokenizer);
 }
 
-/// Where a memory that is only read puts what comes. \throws FileError
-fs::path scratch_folder() {
-  std::error_code error;
-  fs::path folder = fs::temp_directory_path(error);
-  if (!error) return folder;
-  const char* const named = std::getenv("TMPDIR");
-  throw FileError(
-      fmt::format("{}: is no folder for temporary files ({}); set TMPDIR to one that is there",
-                  named ? printable(named) : "/tmp", error.message()));
-}
-
 /// Refuses settings with which the windows of a sequence of so many tokens would be longer than the
 /// rest of the state that they are to be read from, before there is room made for them.
 void require_windows(const ByteReader& from, const MemoryConfig& config, const MemoryShape& shape,
@@ -98,6 +87,16 @@ void check_named(const MemoryManifest& manifest, const TierImages& images, const
 }
 
 }  // namespace
+
+fs::path detail::scratch_folder() {
+  std::error_code error;
+  fs::path folder = fs::temp_directory_path(error);
+  if (!error) return folder;
+  const char* const named = std::getenv("TMPDIR");
+  throw FileError(
+      fmt::format("{}: is no folder for temporary files ({}); set TMPDIR to one that is there",
+                  named ? printable(named) : "/tmp", error.message()));
+}
 
 void detail::TierImages::save(ByteWriter& to) const {
   vectors.save(to);
@@ -343,7 +342,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       check_named(m.directory->manifest(), images, m.ids, from.where());
       m.given = from.get_vector<std::int64_t>();
       if (const StoreShape s = store_shape(m.config, m.shape); s.n_lanes > 0) {
-        const fs::path scratch = mode == OpenMode::read ? scratch_folder() : fs::path();
+        const fs::path scratch = mode == OpenMode::read ? detail::scratch_folder() : fs::path();
         detail::Tiers& tiers = m.bank.tiers;
         tiers.vectors = open_vector_tier(lane_shape(m.config, m.shape).width(m.shape.head_dim),
                                          m.vector_options(), images.vectors, scratch);
@@ -566,108 +565,6 @@ std::uint64_t EpisodicMemory::digest() {
     sum = checksum_of(std::span<const std::uint32_t>(all), sum);
   }
   return sum;
-}
-
-namespace {
-
-/// What the tables of the last state name.
-void verify_contents(const fs::path& dir, const MemoryManifest& manifest, ByteReader& state,
-                     io::Syscalls& calls,
-                     const std::function<void(const fs::path&, const std::string&)>& damage) {
-  const MemoryShape shape = MemoryShape::load(state);
-  check_shape(manifest.config, shape);
-  const TierImages images = TierImages::load(state);
-  TokenLog ids(dir, calls);
-  ids.load(state);
-  if (const StoreShape store = store_shape(manifest.config, shape); store.n_lanes > 0) {
-    verify_segments(store, dir, images.store, calls, damage);
-    verify_vectors(lane_shape(manifest.config, shape).width(shape.head_dim), dir, images.vectors,
-                   calls, damage);
-  }
-  for (const TokenLog::Part& part : ids.parts()) {
-    try {
-      TokenLog::verify(dir, part, calls);
-    } catch (const Error& e) {
-      damage(dir / TokenLog::file_name(part.id), e.what());
-    }
-  }
-}
-
-/// \param generation gets that of the manifest that was verified, 0 if there is none
-VerifyReport verify_once(const fs::path& dir, io::Syscalls& calls, std::int64_t& generation) {
-  VerifyReport report;
-  generation = 0;
-  const auto damage = [&](const fs::path& file, const std::string& what) {
-    report.damages.push_back({file, what});
-  };
-  MemoryManifest manifest;
-  try {
-    manifest = MemoryManifest::read(dir, calls);
-  } catch (const Error& e) {
-    damage(dir / "manifest.json", e.what());
-    return report;
-  }
-  generation = manifest.generation;
-  std::vector<std::string> named{"manifest.json", "lock"};
-  std::error_code error;
-  report.files = 1;
-  report.bytes = static_cast<std::int64_t>(fs::file_size(dir / "manifest.json", error));
-  for (const MemoryManifest::FileEntry& f : manifest.files) {
-    named.push_back(f.name);
-    ++report.files;
-    report.bytes += f.bytes;
-    const auto size = fs::file_size(dir / f.name, error);
-    if (error)
-      damage(dir / f.name, fmt::format("is missing ({})", error.message()));
-    else if (static_cast<std::int64_t>(size) < f.bytes)
-      damage(dir / f.name, fmt::format("{} bytes long instead of {}", size, f.bytes));
-  }
-  std::vector<MemoryManifest::State> states = manifest.checkpoints;
-  states.push_back(manifest.state);
-  for (const MemoryManifest::State& s : states) {
-    named.push_back(s.file);
-    ++report.files;
-    report.bytes += s.bytes;
-    try {
-      const detail::StateFile file = detail::read_state(dir, s, manifest.config, calls);
-      if (s.file == manifest.state.file) {
-        // The tables of the last state say where everything lies.
-        ByteReader from(file.bytes, (dir / s.file).string(), file.version);
-        verify_contents(dir, manifest, from, calls, damage);
-      }
-      // Whatever an opening would refuse.
-      KeepOptions keep;
-      keep.dir = dir;
-      keep.calls = &calls;
-      EpisodicMemory::open(keep, OpenMode::read, nullptr, nullptr, s.tokens);
-    } catch (const Error& e) {
-      damage(dir / s.file, e.what());
-    }
-  }
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (std::find(named.begin(), named.end(), name) == named.end()) report.unnamed.push_back(name);
-  }
-  std::sort(report.unnamed.begin(), report.unnamed.end());
-  return report;
-}
-
-}  // namespace
-
-VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
-  static_cast<void>(scratch_folder());  // an opening needs one: its lack is no damage
-  // A writer removes states that it has replaced; then they are missed here.
-  constexpr int kAttempts = 5;
-  for (int attempt = 1;; ++attempt) {
-    std::int64_t generation = 0;
-    VerifyReport report = verify_once(dir, calls, generation);
-    if (report.damages.empty() || attempt == kAttempts) return report;
-    try {
-      if (MemoryManifest::read(dir, calls).generation == generation) return report;
-    } catch (const Error&) {
-      return report;
-    }
-  }
 }
 
 }  // namespace episodic

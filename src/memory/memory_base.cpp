@@ -82,6 +82,8 @@ std::shared_ptr<const MemoryBase> EpisodicMemory::share() {
   parts->config = m.config;
   parts->shape = m.shape;
   parts->given = m.given;
+  m.time.share_events();  // each session copies the tables, but not what they hold
+  m.bank.share_numbers();
   parts->time = m.time.state();
   for (std::int64_t s = 0; s < m.time.scopes(); ++s) parts->events.push_back(m.time.events(s));
   parts->forgotten = m.forgotten;

@@ -38,6 +38,33 @@ std::int64_t timeline_bytes(const MemoryConfig& c, const MemoryShape& shape,
   return bytes;
 }
 
+/// What a state holds of a layer's window (LayerState::save): keys and values as far as it is
+/// filled. Rotated keys are made anew from them, and scratch is left out.
+std::int64_t saved_window_bytes(const MemoryConfig& c, const MemoryShape& shape,
+                                std::int64_t n_tokens) {
+  const std::int64_t reached = std::min(n_tokens, ring_capacity(c));
+  const std::int64_t rows = 2 * (reached + std::min(n_tokens, c.n_init));
+  return size_of(detail::window_dtype(c.kv_dtype)) * shape.n_kv_heads * shape.head_dim * rows +
+         size_of(DType::float32) * shape.n_heads * reached;
+}
+
+/// Whether full slabs of representatives go into files. FAISS and the best of several read all
+/// vectors in every search, and keep them in host memory.
+bool vectors_in_files(const MemoryConfig& c) {
+  return c.index == IndexKind::exact && c.score == RepresentativeScore::mean;
+}
+
+/// What a state holds of a lane's representatives: those that no file has.
+std::int64_t saved_index_bytes(const MemoryConfig& c, const LaneShape& of, const MemoryShape& shape,
+                               std::int64_t rows, const IndexBytes& all) {
+  const std::int64_t width = of.width(shape.head_dim);
+  const std::int64_t slab = detail::VectorSlabs(width).rows_per_slab();
+  const std::int64_t row = size_of(DType::float32) * width;
+  if (vectors_in_files(c)) return row * std::min(rows, slab);  // of a slab that is not full
+  if (c.score == RepresentativeScore::max) return row * rows * (1 + c.n_repr);
+  return row * rows + all.codes;  // the graph
+}
+
 /// Representatives of a lane, in its index or in files: those of forgotten events go once they are
 /// as many as the others, and a slab of them.
 std::int64_t rows_of(const MemoryConfig& c, const LaneShape& of, const MemoryShape& shape,
@@ -157,9 +184,7 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
       plan.disk.segments = disk_bytes_needed(
           store, std::min(n_events, config.retention ? 2 * held.events : n_events),
           std::min(n_tokens, config.retention ? 2 * held.tokens : n_tokens));
-      // FAISS and the best of several read all vectors in every search, and keep them in host
-      // memory.
-      if (config.index == IndexKind::exact && config.score == RepresentativeScore::mean)
+      if (vectors_in_files(config))
         plan.disk.vectors = lanes * (config.retention ? 2 : 1) * index.total();
       const DiskShares shares = disk_shares(config, shape);
       if (config.disk_bytes > 0 &&
@@ -185,17 +210,14 @@ MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std
   }
   if (kept) {
     plan.disk.tokens = 4 * n_tokens;
-    // Windows as far as they are filled, and tables of a few dozen bytes an event.
-    constexpr std::int64_t kTableBytes = 64;
-    const std::int64_t capacity = ring_capacity(config);
-    const auto windows = static_cast<std::int64_t>(
-        static_cast<double>(plan.host.windows) * static_cast<double>(std::min(n_tokens, capacity)) /
-        static_cast<double>(capacity));
+    constexpr std::int64_t kTableBytes = 64;  // of an event, in all tables
+    const std::int64_t windows = shape.n_layers * saved_window_bytes(config, shape, n_tokens);
     const std::int64_t scopes =
         config.scope == EventScope::head ? shape.n_layers * shape.n_kv_heads : 1;
     // A memory that forgets keeps no earlier states.
     plan.disk.states = (1 + (config.retention ? 0 : std::max(0, checkpoints))) *
-                       (windows + scopes * kTableBytes * n_events + plan.host.graph);
+                       (windows + scopes * kTableBytes * n_events + plan.host.graph +
+                        lanes * saved_index_bytes(config, of, shape, rows, index));
   }
   return plan;
 }

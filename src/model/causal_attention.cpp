@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "causal_attention.hpp"
 
-#include <ATen/ops/clone.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +24,9 @@ class CausalSlot final : public AttentionSlot {
   CausalSlot(std::shared_ptr<CausalState> state, std::int64_t layer)
       : state_(std::move(state)), layer_(layer) {}
 
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
-    return state_->attend_layer(layer_, q, k, v);
+  void forward(const TensorView& q, const TensorView& k, const TensorView& v,
+               const MutableTensorView& out) override {
+    state_->attend_layer(layer_, q, k, v, out);
   }
 
  private:
@@ -73,7 +72,7 @@ void CausalState::begin_step(std::span<const std::int64_t> ids, StepKind) {
   step_ = n;
 }
 
-void CausalState::end_step(std::span<const std::int64_t>, const at::Tensor&) {
+void CausalState::end_step(std::span<const std::int64_t>, const LogitsView&) {
   tokens_ += step_;
   step_ = 0;
 }
@@ -90,11 +89,18 @@ struct CausalState::Snapshot final : SequenceSnapshot {
 };
 
 std::vector<CausalState::Cache> CausalState::copies_of(const std::vector<Cache>& caches) {
-  std::vector<Cache> copies = caches;
-  for (Cache& cache : copies)
-    for (at::Tensor* t : {&cache.keys, &cache.values, &cache.unrotated})
-      if (t->defined()) *t = t->clone();
+  std::vector<Cache> copies;
+  for (const Cache& cache : caches) copies.push_back(cache.copy());
   return copies;
+}
+
+CausalState::Cache CausalState::Cache::copy() const {
+  return {keys.copy(), values.copy(), unrotated.copy(), first, capacity, version};
+}
+
+std::vector<AlignedBuffer*> CausalState::Cache::arrays() {
+  if (unrotated.size() > 0) return {&keys, &values, &unrotated};
+  return {&keys, &values};
 }
 
 std::shared_ptr<const SequenceSnapshot> CausalState::snapshot() const {
@@ -115,20 +121,20 @@ void CausalState::restore(const SequenceSnapshot& snapshot) {
 void CausalState::save(ByteWriter& to) const {
   to.put(tokens_);
   std::int64_t used = 0;
-  for (const Cache& cache : caches_) used += cache.keys.defined();
+  for (const Cache& cache : caches_) used += cache.used();
   to.put(used);
   for (std::size_t l = 0; l < caches_.size(); ++l) {
     const Cache& cache = caches_[l];
-    if (!cache.keys.defined()) continue;
+    if (!cache.used()) continue;
     const auto layer = static_cast<std::int64_t>(l);
     const LayerSpec& s = spec(layer);
     const std::int64_t first = first_seen(layer), n = tokens_ - first;
     for (const std::int64_t x : {layer, s.n_kv_heads, s.head_dim, first}) to.put(x);
-    for (const at::Tensor* t : {&cache.keys, &cache.values, &cache.unrotated}) {
-      if (!t->defined()) continue;
+    for (const AlignedBuffer* rows : {&cache.keys, &cache.values, &cache.unrotated}) {
+      if (rows->size() == 0) continue;
       for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
         to.put_span(std::span<const float>(
-            t->const_data_ptr<float>() + (g * cache.capacity + first - cache.first) * s.head_dim,
+            rows->floats() + (g * cache.capacity + first - cache.first) * s.head_dim,
             static_cast<std::size_t>(n * s.head_dim)));
     }
   }
@@ -161,15 +167,12 @@ void CausalState::load(ByteReader& from) {
       cache = room_for(layer, tokens - first, 0);
       cache.first = first;
       cache.version = -1;  // of no table: where it depends on the length, keys are turned anew
-      for (at::Tensor* t : {&cache.keys, &cache.values, &cache.unrotated}) {
-        if (!t->defined()) continue;
+      for (AlignedBuffer* array : cache.arrays())
         for (std::int64_t g = 0; g < kv_heads; ++g) {
           const std::vector<float> rows = from.get_vector<float>(
               static_cast<std::size_t>((tokens - first) * dim), "a sliding layer's window");
-          std::copy(rows.begin(), rows.end(),
-                    t->mutable_data_ptr<float>() + g * cache.capacity * dim);
+          std::copy(rows.begin(), rows.end(), array->floats() + g * cache.capacity * dim);
         }
-      }
     }
     from.finish();
   } catch (...) {
@@ -180,29 +183,27 @@ void CausalState::load(ByteReader& from) {
   step_ = 0;
 }
 
-at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
-                                     const at::Tensor& v) {
+void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const TensorView& k,
+                               const TensorView& v, const MutableTensorView& out) {
   const LayerSpec& s = spec(layer);
   check("q", q, s.n_heads, s.head_dim);
   check("k", k, s.n_kv_heads, s.head_dim);
   check("v", v, s.n_kv_heads, s.head_dim);
+  check("out", out, s.n_heads, s.head_dim);
   reserve(layer);
-  append(layer, k.const_data_ptr<float>(), v.const_data_ptr<float>());
+  append(layer, static_cast<const float*>(k.data), static_cast<const float*>(v.data));
 
   const std::int64_t width = s.n_heads * s.head_dim;
-  if (!rotated_.defined() || rotated_.numel() < step_ * width || out_.size(1) != width) {
-    rotated_ = at::empty({step_, s.n_heads, s.head_dim}, at::kFloat);
-    out_ = at::empty({step_, width}, at::kFloat);
-  }
+  float* rotated = rotated_.floats(step_ * width);
   const Rotation& r = rotation(layer);
-  rotate(r.table, r.angles, step_, s.n_heads, s.head_dim, q.const_data_ptr<float>(), width,
-         s.head_dim, rotated_.mutable_data_ptr<float>(), width, s.head_dim);
+  rotate(r.table, r.angles, step_, s.n_heads, s.head_dim, static_cast<const float*>(q.data), width,
+         s.head_dim, rotated, width, s.head_dim);
 
   const Cache& cache = caches_[static_cast<std::size_t>(layer)];
   const std::int64_t first = first_seen(layer), skipped = (first - cache.first) * s.head_dim;
   KvSegment segment;
-  segment.key = cache.keys.const_data_ptr<float>() + skipped;
-  segment.value = cache.values.const_data_ptr<float>() + skipped;
+  segment.key = cache.keys.floats() + skipped;
+  segment.value = cache.values.floats() + skipped;
   segment.first_token = first;
   segment.length = tokens_ + step_ - first;
   segment.head_stride = cache.capacity * s.head_dim;
@@ -217,21 +218,21 @@ at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, co
                           .softcap = static_cast<float>(s.soft_cap)};
   const std::span<const KvSegment> list(&segment, 1);
   AttendInput input;
-  input.q_relative = rotated_.const_data_ptr<float>();
+  input.q_relative = rotated;
   input.segments = {&list, 1};
   AttendOutput output;
-  output.out = out_.mutable_data_ptr<float>();
+  output.out = static_cast<float*>(out.data);
   attend(shape, input, output, workspace_);
-  return out_.size(0) == step_ ? out_ : out_.narrow(0, 0, step_);
 }
 
-void CausalState::check(const char* name, const at::Tensor& t, std::int64_t heads,
+template <class View>
+void CausalState::check(const char* name, const View& x, std::int64_t heads,
                         std::int64_t dim) const {
-  if (t.dim() != 3 || t.size(0) != step_ || t.size(1) != heads || t.size(2) != dim ||
-      t.scalar_type() != at::kFloat || !t.is_contiguous() || !t.device().is_cpu())
+  if (step_ == 0 || x.sizes.n != step_ || x.sizes.heads != heads || x.sizes.dim != dim ||
+      x.dtype != DType::float32 || !x.packed() || x.memory != MemoryKind::host)
     throw DataError(
-        fmt::format("causal attention: {} must be a contiguous float32 tensor [{}, {}, {}] "
-                    "on the CPU, within begin_step and end_step",
+        fmt::format("causal attention: {} must be packed float32 rows [{}, {}, {}] in host memory, "
+                    "within begin_step and end_step",
                     name, step_, heads, dim));
 }
 
@@ -242,12 +243,10 @@ CausalState::Cache CausalState::room_for(std::int64_t layer, std::int64_t need,
   const std::int64_t enough = s.window == 0 ? kWholeSequence : 2 * s.window;
   Cache cache;
   cache.capacity = std::max({need, std::min(2 * before, enough), kFirstCapacity});
-  const auto fresh = [&] {
-    return at::empty({s.n_kv_heads, cache.capacity, s.head_dim}, at::kFloat);
-  };
-  cache.keys = fresh();
-  cache.values = fresh();
-  if (rotation(layer).rope.depends_on_length()) cache.unrotated = fresh();
+  const std::int64_t size = s.n_kv_heads * cache.capacity * s.head_dim;
+  cache.keys.floats(size);
+  cache.values.floats(size);
+  if (rotation(layer).rope.depends_on_length()) cache.unrotated.floats(size);
   return cache;
 }
 
@@ -258,22 +257,27 @@ void CausalState::reserve(std::int64_t layer) {
   if (tokens_ + step_ - cache.first <= cache.capacity) return;
   const LayerSpec& s = spec(layer);
   const std::int64_t first = first_seen(layer), kept = tokens_ - first, need = kept + step_;
-  Cache grown = need > cache.capacity ? room_for(layer, need, cache.capacity) : cache;
-  grown.first = first;
-  grown.version = cache.version;
   const auto bytes = static_cast<std::size_t>(kept * s.head_dim) * sizeof(float);
-  const auto move = [&](at::Tensor& from, at::Tensor& to) {
-    if (kept == 0 || !to.defined()) return;
+  const auto move = [&](const AlignedBuffer& from, AlignedBuffer& to, std::int64_t capacity) {
+    if (kept == 0 || to.size() == 0) return;
     for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
-      std::memmove(
-          to.mutable_data_ptr<float>() + g * grown.capacity * s.head_dim,
-          from.const_data_ptr<float>() + (g * cache.capacity + first - cache.first) * s.head_dim,
-          bytes);
+      std::memmove(to.floats() + g * capacity * s.head_dim,
+                   from.floats() + (g * cache.capacity + first - cache.first) * s.head_dim, bytes);
   };
-  move(cache.keys, grown.keys);
-  move(cache.values, grown.values);
-  move(cache.unrotated, grown.unrotated);
-  cache = std::move(grown);
+  const auto move_all = [&](Cache& to) {
+    move(cache.keys, to.keys, to.capacity);
+    move(cache.values, to.values, to.capacity);
+    move(cache.unrotated, to.unrotated, to.capacity);
+  };
+  if (need > cache.capacity) {
+    Cache grown = room_for(layer, need, cache.capacity);
+    grown.version = cache.version;
+    move_all(grown);
+    cache = std::move(grown);
+  } else {
+    move_all(cache);
+  }
+  cache.first = first;
 }
 
 void CausalState::append(std::int64_t layer, const float* k, const float* v) {
@@ -282,27 +286,27 @@ void CausalState::append(std::int64_t layer, const float* k, const float* v) {
   Cache& cache = caches_[static_cast<std::size_t>(layer)];
   const std::int64_t d = s.head_dim, head_stride = cache.capacity * d;
   const std::int64_t at = (tokens_ - cache.first) * d;
-  const auto store = [&](const float* from, at::Tensor& to) {
-    float* rows = to.mutable_data_ptr<float>() + at;
+  const auto store = [&](const float* from, AlignedBuffer& to) {
+    float* rows = to.floats() + at;
     for (std::int64_t i = 0; i < step_; ++i)
       for (std::int64_t g = 0; g < s.n_kv_heads; ++g)
         std::memcpy(rows + g * head_stride + i * d, from + (i * s.n_kv_heads + g) * d,
                     static_cast<std::size_t>(d) * sizeof(float));
   };
-  if (cache.unrotated.defined()) {
+  if (cache.unrotated.size() > 0) {
     store(k, cache.unrotated);
     if (cache.version != r.version) {  // what came before was turned by another table
       const std::int64_t first = first_seen(layer), n = tokens_ - first;
       const std::int64_t from = (first - cache.first) * d;
       RotaryAngles angles;
       angles.compute(r.table, first, n);
-      rotate(r.table, angles, n, s.n_kv_heads, d, cache.unrotated.const_data_ptr<float>() + from, d,
-             head_stride, cache.keys.mutable_data_ptr<float>() + from, d, head_stride);
+      rotate(r.table, angles, n, s.n_kv_heads, d, cache.unrotated.floats() + from, d, head_stride,
+             cache.keys.floats() + from, d, head_stride);
       cache.version = r.version;
     }
   }
   rotate(r.table, r.angles, step_, s.n_kv_heads, d, k, s.n_kv_heads * d, d,
-         cache.keys.mutable_data_ptr<float>() + at, d, head_stride);
+         cache.keys.floats() + at, d, head_stride);
   store(v, cache.values);
 }
 

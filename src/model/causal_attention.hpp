@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/aligned_buffer.hpp"
 #include "episodic/attention/attend.hpp"
 #include "episodic/attention/rotary.hpp"
 #include "episodic/memory/kept_memory.hpp"
@@ -23,7 +24,7 @@ class CausalState final : public SequenceState, public BesideMemory {
   using SequenceState::begin_step;
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
   /// Only here do the tokens of the step count, so a step that throws leaves no trace.
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
+  void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override;
   bool wants_all_logits() const override { return false; }
   std::int64_t tokens() const override { return tokens_; }
   std::int64_t chunk() const override;
@@ -35,8 +36,8 @@ class CausalState final : public SequenceState, public BesideMemory {
   void save(ByteWriter& to) const override;
   void load(ByteReader& from) override;
 
-  at::Tensor attend_layer(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
-                          const at::Tensor& v);
+  void attend_layer(std::int64_t layer, const TensorView& q, const TensorView& k,
+                    const TensorView& v, const MutableTensorView& out);
 
  private:
   /// One of the model's ropes, at the length that the step reaches.
@@ -49,10 +50,15 @@ class CausalState final : public SequenceState, public BesideMemory {
 
   /// Keys and values of tokens `first` and on, of one layer: [G, capacity, d] each.
   struct Cache {
-    at::Tensor keys, values;
-    at::Tensor unrotated;  // keys, only where the rotary table depends on the length
+    AlignedBuffer keys, values;
+    AlignedBuffer unrotated;  // keys, only where the rotary table depends on the length
     std::int64_t first = 0, capacity = 0;
     int version = 0;  // of the table that turned the keys
+
+    bool used() const { return capacity > 0; }
+    Cache copy() const;
+    /// The arrays that it has.
+    std::vector<AlignedBuffer*> arrays();
   };
 
   struct Snapshot;
@@ -62,7 +68,8 @@ class CausalState final : public SequenceState, public BesideMemory {
   Rotation& rotation(std::int64_t layer);
   /// First token that a query of this step may still see.
   std::int64_t first_seen(std::int64_t layer) const;
-  void check(const char* name, const at::Tensor& t, std::int64_t heads, std::int64_t dim) const;
+  template <class View>
+  void check(const char* name, const View& x, std::int64_t heads, std::int64_t dim) const;
   void reserve(std::int64_t layer);
   /// A cache for `need` tokens of a layer, without their rows.
   Cache room_for(std::int64_t layer, std::int64_t need, std::int64_t before);
@@ -71,7 +78,7 @@ class CausalState final : public SequenceState, public BesideMemory {
   const ModelConfig config_;
   std::vector<Rotation> rotations_;  // of config_.ropes, and one that does not turn
   std::vector<Cache> caches_;        // of each layer, empty until it is used
-  at::Tensor rotated_, out_;         // [longest step so far * H * d], reused by all layers
+  AlignedBuffer rotated_;            // [longest step so far * H * d], reused by all layers
   AttendWorkspace workspace_;
   std::int64_t tokens_ = 0;
   std::int64_t step_ = 0;  // tokens between begin_step and end_step

@@ -16,7 +16,7 @@ class ChangedTensors final : public TensorSource {
  public:
   explicit ChangedTensors(std::shared_ptr<const TensorSource> base) : base_(std::move(base)) {}
 
-  /// Replaces or adds a tensor. \param bytes packed, as TensorView says
+  /// Replaces or adds a tensor. \param bytes packed, as StoredTensor says
   void put(const std::string& name, TensorType type, std::vector<std::int64_t> shape,
            std::vector<std::byte> bytes) {
     Changed& c = changed_[name];
@@ -25,16 +25,16 @@ class ChangedTensors final : public TensorSource {
               static_cast<std::int64_t>(c.bytes.size())};
   }
 
-  const TensorView* find(std::string_view name) const override {
+  const StoredTensor* find(std::string_view name) const override {
     const auto it = changed_.find(name);
     return it == changed_.end() ? base_->find(name) : &it->second.view;
   }
 
-  std::vector<const TensorView*> tensors() const override {
-    std::map<std::string_view, const TensorView*> all;
-    for (const TensorView* view : base_->tensors()) all[view->name] = view;
+  std::vector<const StoredTensor*> tensors() const override {
+    std::map<std::string_view, const StoredTensor*> all;
+    for (const StoredTensor* view : base_->tensors()) all[view->name] = view;
     for (const auto& [name, changed] : changed_) all[name] = &changed.view;
-    std::vector<const TensorView*> in_order;
+    std::vector<const StoredTensor*> in_order;
     for (const auto& [name, view] : all) in_order.push_back(view);
     return in_order;
   }
@@ -46,7 +46,7 @@ class ChangedTensors final : public TensorSource {
 
  private:
   struct Changed {
-    TensorView view;
+    StoredTensor view;
     std::vector<std::byte> bytes;
   };
   std::shared_ptr<const TensorSource> base_;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/decoder.hpp"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/aligned_buffer.hpp"
 #include "base/rethrow.hpp"
 #include "decoder_weights.hpp"
 #include "elementwise.hpp"
@@ -33,51 +32,66 @@ struct LowRank {
 
 using LowRanks = std::map<const Linear*, std::vector<LowRank>>;  // by what they are added to
 
+/// Steps of a sequence up to so many tokens multiply as few rows (linear.hpp), whatever is beside
+/// them in a batch: a token that is written alone, or with a few guesses behind it, is bound by
+/// reading weights.
+constexpr std::int64_t kFewTokens = 4;
+
+RowClass class_of(std::int64_t tokens) {
+  return tokens <= kFewTokens ? RowClass::few : RowClass::many;
+}
+
 /// One sequence's rows of a step.
 struct SequenceRows {
   std::int64_t first = 0, n = 0;
-  at::Tensor q, k, v;                   // [n, heads, d]: these rows of the step's
   const LowRanks* low_ranks = nullptr;  // of the sequence's adapters; set for each step
+
+  std::int64_t end() const { return first + n; }
+};
+
+/// Rows of one width, kept from step to step.
+class RowBuffer {
+ public:
+  void fit(std::int64_t rows, std::int64_t width) {
+    width_ = width;
+    memory_.floats(rows * width);
+  }
+  float* from(std::int64_t row) { return memory_.floats() + row * width_; }
+  const float* from(std::int64_t row) const { return memory_.floats() + row * width_; }
+  std::int64_t width() const { return width_; }
+
+ private:
+  AlignedBuffer memory_;
+  std::int64_t width_ = 0;
 };
 
 /// The outputs of one step's stages, kept from step to step: a row is a token, those of a sequence
 /// lie together.
 struct StepBuffers {
-  std::int64_t capacity = 0;
-  at::Tensor hidden, normed;  // [capacity, hidden]
-  at::Tensor q, k, v;         // [capacity, heads, d]
-  at::Tensor gate, up;        // [capacity, intermediate]
-  at::Tensor low;             // [capacity, the largest rank of an adapter]
-  at::Tensor attended;        // [capacity, heads * d]: of several sequences, one behind another
+  RowBuffer hidden, normed;  // [n, hidden]
+  RowBuffer q, k, v;         // [n, heads * d]
+  RowBuffer gate, up;        // [n, intermediate]
+  RowBuffer low;             // [n, the largest rank of an adapter]
+  RowBuffer attended;        // [n, heads * d]
   std::vector<SequenceRows> sequences;
 
   /// Room for sequences of these lengths. \return their rows
   std::int64_t fit(const ModelConfig& c, std::span<const std::int64_t> lengths, std::int64_t rank) {
     const std::int64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-    if (rank > 0 && (!low.defined() || low.size(0) < rows || low.size(1) < rank))
-      low = at::empty({rows, rank}, at::kFloat);
-    if (rows > capacity) {
-      hidden = at::empty({rows, c.hidden_size}, at::kFloat);
-      normed = at::empty({rows, c.hidden_size}, at::kFloat);
-      q = at::empty({rows, c.n_heads, c.head_dim}, at::kFloat);
-      k = at::empty({rows, c.n_kv_heads, c.head_dim}, at::kFloat);
-      v = at::empty({rows, c.n_kv_heads, c.head_dim}, at::kFloat);
-      gate = at::empty({rows, c.intermediate_size}, at::kFloat);
-      up = at::empty({rows, c.intermediate_size}, at::kFloat);
-      capacity = rows;
-      sequences.clear();
-    }
-    if (lengths.size() > 1 && (!attended.defined() || attended.size(0) < rows))
-      attended = at::empty({capacity, c.n_heads * c.head_dim}, at::kFloat);
-    if (!std::equal(lengths.begin(), lengths.end(), sequences.begin(), sequences.end(),
-                    [](std::int64_t n, const SequenceRows& s) { return n == s.n; })) {
-      sequences.clear();
-      std::int64_t first = 0;
-      for (const std::int64_t n : lengths) {
-        sequences.push_back(
-            {first, n, q.narrow(0, first, n), k.narrow(0, first, n), v.narrow(0, first, n)});
-        first += n;
-      }
+    hidden.fit(rows, c.hidden_size);
+    normed.fit(rows, c.hidden_size);
+    q.fit(rows, c.n_heads * c.head_dim);
+    k.fit(rows, c.n_kv_heads * c.head_dim);
+    v.fit(rows, c.n_kv_heads * c.head_dim);
+    gate.fit(rows, c.intermediate_size);
+    up.fit(rows, c.intermediate_size);
+    if (rank > 0) low.fit(rows, rank);
+    attended.fit(rows, c.n_heads * c.head_dim);
+    sequences.clear();
+    std::int64_t first = 0;
+    for (const std::int64_t n : lengths) {
+      sequences.push_back({first, n});
+      first += n;
     }
     return rows;
   }
@@ -87,22 +101,17 @@ struct StepBuffers {
 /// of the vocabulary at a time, which stays in cache while the log-sum-exp of each row is carried
 /// on.
 struct HeadPieces {
-  at::Tensor tile;               // [n, longest piece]
-  at::Tensor last;               // [1, vocab]
+  AlignedBuffer tile;            // [n, longest piece]
+  AlignedBuffer last;            // [vocab]
   SurpriseInPieces surprise;     // of all rows but the last, which has no successor
   std::vector<float> following;  // [n - 1]
 
   /// Logits of a piece for each of n rows, but for the last piece, which has up to twice as many.
-  /// Large enough that products are cut as those of the whole head, so that the bits are the same.
   static std::int64_t width(std::int64_t n) {
     constexpr std::int64_t kTile = (2 << 20) / sizeof(float), kPiece = SurpriseInPieces::kPiece;
     return std::max(kPiece, kTile / n / kPiece * kPiece);
   }
 };
-
-float* rows_of(at::Tensor& t, std::int64_t first) {
-  return t.mutable_data_ptr<float>() + first * (t.numel() / t.size(0));
-}
 
 LowRank low_rank_of(const LoraProduct& p, double scale) {
   const auto linear = [](const float* weight, std::int64_t out, std::int64_t in) {
@@ -151,8 +160,10 @@ struct Decoder::Impl {
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::shared_ptr<SequenceState> state;
   StepBuffers step;
-  at::Tensor logits;       // reused while nobody else holds it
-  at::Tensor last_logits;  // what `step` left for `logits`
+  AlignedBuffer logits;  // of the head, [logit_rows, vocab]
+  std::int64_t logit_rows = 0;
+  std::span<const float> last_logits;  // [vocab] after the sequence's last token, empty if unknown
+  std::vector<float> own_last;         // those of a step in a batch
   HeadPieces head;
   std::vector<AppliedLora> adapters;
   LowRanks low_ranks;
@@ -210,25 +221,56 @@ struct Decoder::Impl {
     most_rank = rank;
   }
 
-  /// All products of rows [first, first + n), with what the adapters of their sequences add.
+  /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows
+  /// of each sequence go as its own step would (class_of), so that its bits do not depend on the
+  /// batch.
   void multiply_adapted(std::int64_t first, std::int64_t n, std::span<const Product> products,
                         Cut cut) {
-    multiply(n, products, cut);
-    for (const SequenceRows& s : step.sequences) {
-      const std::int64_t from = std::max(first, s.first);
-      const std::int64_t rows = std::min(first + n, s.first + s.n) - from;
-      if (rows <= 0 || s.low_ranks->empty()) continue;
-      for (const Product& p : products) {
-        const auto found = s.low_ranks->find(p.linear);
-        if (found == s.low_ranks->end()) continue;
-        for (const LowRank& low : found->second) {
-          float* between = rows_of(step.low, from);  // [rows, rank], of these tokens alone
-          const Product down{&low.a, p.x + (from - first) * p.linear->in, between};
-          multiply(rows, {&down, 1}, cut);
-          scale(low.factor, between, rows * low.a.out);
-          const Product up{&low.b, between, p.y + (from - first) * p.linear->out, true};
-          multiply(rows, {&up, 1}, cut);
-        }
+    const auto touches = [&](const SequenceRows& s) {
+      return s.end() > first && s.first < first + n;
+    };
+    for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+      if (!touches(step.sequences[i])) continue;
+      const RowClass rows = class_of(step.sequences[i].n);
+      const std::int64_t from = std::max(first, step.sequences[i].first);
+      while (i + 1 < step.sequences.size() && class_of(step.sequences[i + 1].n) == rows) ++i;
+      multiply_rows(first, products, from, std::min(first + n, step.sequences[i].end()), cut, rows);
+    }
+    for (const SequenceRows& s : step.sequences)
+      if (touches(s) && !s.low_ranks->empty())
+        add_low_ranks(*s.low_ranks, first, products, std::max(first, s.first),
+                      std::min(first + n, s.end()), cut, class_of(s.n));
+  }
+
+  /// Rows [from, to) of products whose x and y begin with row `first`.
+  static void multiply_rows(std::int64_t first, std::span<const Product> products,
+                            std::int64_t from, std::int64_t to, Cut cut, RowClass rows) {
+    if (to <= from) return;
+    constexpr std::size_t kMost = 4;
+    Product part[kMost];
+    for (std::size_t p = 0; p < products.size(); p += kMost) {
+      const std::size_t count = std::min(kMost, products.size() - p);
+      for (std::size_t i = 0; i < count; ++i) {
+        part[i] = products[p + i];
+        part[i].x += (from - first) * part[i].linear->in;
+        part[i].y += (from - first) * part[i].linear->out;
+      }
+      multiply(to - from, {part, count}, cut, rows);
+    }
+  }
+
+  void add_low_ranks(const LowRanks& adapted, std::int64_t first, std::span<const Product> products,
+                     std::int64_t from, std::int64_t to, Cut cut, RowClass rows) {
+    for (const Product& p : products) {
+      const auto found = adapted.find(p.linear);
+      if (found == adapted.end()) continue;
+      for (const LowRank& low : found->second) {
+        float* between = step.low.from(from);  // [rows, rank], of these tokens alone
+        const Product down{&low.a, p.x + (from - first) * p.linear->in, between};
+        multiply(to - from, {&down, 1}, cut, rows);
+        scale(low.factor, between, (to - from) * low.a.out);
+        const Product up{&low.b, between, p.y + (from - first) * p.linear->out, true};
+        multiply(to - from, {&up, 1}, cut, rows);
       }
     }
   }
@@ -241,19 +283,19 @@ struct Decoder::Impl {
 
   /// Rows of the residual stream, through the norm that a block reads them by, if it has one.
   const float* read_stream(const std::vector<float>& weight, std::int64_t first, std::int64_t n) {
-    const float* hidden = rows_of(step.hidden, first);
+    const float* hidden = step.hidden.from(first);
     if (weight.empty()) return hidden;
-    norm(weight, hidden, n, rows_of(step.normed, first));
-    return rows_of(step.normed, first);
+    norm(weight, hidden, n, step.normed.from(first));
+    return step.normed.from(first);
   }
 
   /// Adds a block's last product to the residual stream, through the norm behind it, if it has one.
   void add_to_stream(const Linear& w, const float* x, const std::vector<float>& weight,
                      std::int64_t first, std::int64_t n, Cut cut) {
-    float* hidden = rows_of(step.hidden, first);
+    float* hidden = step.hidden.from(first);
     const auto multiplier = static_cast<float>(config().residual_multiplier);
     const bool directly = weight.empty() && multiplier == 1.0f;
-    float* to = directly ? hidden : rows_of(step.normed, first);
+    float* to = directly ? hidden : step.normed.from(first);
     const Product product{&w, x, to, directly};
     multiply_adapted(first, n, {&product, 1}, cut);
     if (directly) return;
@@ -273,9 +315,9 @@ struct Decoder::Impl {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     const float* x = read_stream(w.input_norm, first, n);
-    float* q = rows_of(step.q, first);
-    float* k = rows_of(step.k, first);
-    const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, rows_of(step.v, first)}};
+    float* q = step.q.from(first);
+    float* k = step.k.from(first);
+    const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, step.v.from(first)}};
     multiply_adapted(first, n, qkv, cut);
     norm_heads(w.q_norm, n, w.q.out, q);
     norm_heads(w.k_norm, n, w.k.out, k);
@@ -285,14 +327,13 @@ struct Decoder::Impl {
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
-  void after_attention(std::size_t l, const float* attended, std::int64_t first, std::int64_t n,
-                       Cut cut) {
+  void after_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
-    add_to_stream(w.o, attended + first * w.o.in, w.attended_norm, first, n, cut);
+    add_to_stream(w.o, step.attended.from(first), w.attended_norm, first, n, cut);
     const float* x = read_stream(w.feed_norm, first, n);
-    float* gate = rows_of(step.gate, first);
-    float* up = rows_of(step.up, first);
+    float* gate = step.gate.from(first);
+    float* up = step.up.from(first);
     const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
     multiply_adapted(first, n, gate_up, cut);
     const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
@@ -315,41 +356,27 @@ struct Decoder::Impl {
     });
   }
 
-  /// What this sequence's slot gives for its rows: [n, heads * d].
-  at::Tensor attend(std::size_t layer, const SequenceRows& rows) const {
-    at::Tensor attended = slots[layer]->forward(rows.q, rows.k, rows.v);
-    const std::int64_t width = config().n_heads * config().head_dim;
-    if (!attended.defined() || attended.dim() != 2 || attended.size(0) != rows.n ||
-        attended.size(1) != width || attended.scalar_type() != at::kFloat ||
-        !attended.device().is_cpu() || !attended.is_contiguous())
-      throw DataError(
-          fmt::format("Decoder::forward: the attention slot of layer {} must return a "
-                      "contiguous float32 tensor [{}, {}] on the CPU",
-                      layer, rows.n, width));
-    return attended;
-  }
-
-  /// The same of all sequences of a step. Of several, one whose attention throws (NaN, a file that
-  /// cannot be read) is out of the step from there on. \param one keeps what is returned, if it is
-  /// one's
-  const float* attend_all(std::size_t layer, std::span<const SequencePart> parts, at::Tensor& one) {
-    if (parts.size() == 1) {
-      one = parts[0].impl->attend(layer, step.sequences[0]);
-      return one.const_data_ptr<float>();
-    }
+  /// What the slots of all sequences give for their rows. Of several sequences, one whose attention
+  /// throws (NaN, a file that cannot be read) is out of the step from there on.
+  void attend_all(std::size_t layer, std::span<const SequencePart> parts) {
+    const ModelConfig& c = config();
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const SequenceRows& rows = step.sequences[i];
-      float* to = rows_of(step.attended, rows.first);
+      const SequenceRows& s = step.sequences[i];
+      const auto rows_of = [&](RowBuffer& x, std::int64_t heads) {
+        return MutableTensorView(x.from(s.first), DType::float32, {s.n, heads, c.head_dim});
+      };
       try {
         if (failures[i]) continue;
-        const at::Tensor attended = parts[i].impl->attend(layer, rows);
-        std::copy_n(attended.const_data_ptr<float>(), attended.numel(), to);
+        parts[i].impl->slots[layer]->forward(
+            rows_of(step.q, c.n_heads), rows_of(step.k, c.n_kv_heads),
+            rows_of(step.v, c.n_kv_heads), rows_of(step.attended, c.n_heads));
       } catch (...) {
+        if (parts.size() == 1) throw;  // of a step alone all is undone
         failures[i] = std::current_exception();
-        std::fill_n(to, rows.n * step.attended.size(1), 0.0f);  // nobody looks at them
+        // nobody looks at them
+        std::fill_n(step.attended.from(s.first), s.n * step.attended.width(), 0.0f);
       }
     }
-    return step.attended.const_data_ptr<float>();
   }
 
   void run_layers(std::int64_t n, std::span<const SequencePart> parts) {
@@ -359,10 +386,9 @@ struct Decoder::Impl {
     });
     computed = n;
     for (std::size_t l = 0; l < layers; ++l) {
-      at::Tensor attended;
-      const float* from = attend_all(l, parts, attended);
+      attend_all(l, parts);
       over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
-        after_attention(l, from, first, rows, cut);
+        after_attention(l, first, rows, cut);
         if (l + 1 < layers) before_attention(l + 1, first, rows, cut);
       });
     }
@@ -384,12 +410,8 @@ struct Decoder::Impl {
     const float* x = read_stream(weights->final_norm, row, n);
     const std::int64_t width = HeadPieces::width(n);
     const std::int64_t longest = std::min(2 * width, c.vocab_size);
-    if (!head.tile.defined() || head.tile.numel() < n * longest)
-      head.tile = at::empty({n, longest}, at::kFloat);
-    if (!head.last.defined() || head.last.use_count() > 1 || head.last.storage().use_count() > 1)
-      head.last = at::empty({1, c.vocab_size}, at::kFloat);
-    float* tile = head.tile.mutable_data_ptr<float>();
-    float* last = head.last.mutable_data_ptr<float>();
+    float* tile = head.tile.floats(n * longest);
+    float* last = head.last.floats(c.vocab_size);
     head.surprise.begin(n - 1, c.vocab_size, ids.data() + 1);
     Linear piece = weights->head;
     for (std::int64_t first = 0; first < c.vocab_size; first += piece.out) {
@@ -398,7 +420,7 @@ struct Decoder::Impl {
       piece.bias = weights->head.bias ? weights->head.bias + first : nullptr;
       piece.out = left < 2 * width ? left : width;
       const Product product{&piece, x, tile};
-      multiply(n, {&product, 1}, Cut::blocks);
+      multiply(n, {&product, 1}, Cut::blocks, class_of(n));
       finish_logits(tile, n * piece.out);
       head.surprise.add(tile, piece.out, piece.out);
       std::copy_n(tile + (n - 1) * piece.out, piece.out, last + first);
@@ -407,18 +429,23 @@ struct Decoder::Impl {
     head.surprise.finish(head.following.data());
   }
 
-  /// Logits of rows [first, first + rows).
-  void run_head(std::int64_t first, std::int64_t rows) {
+  /// Logits of rows [first, first + rows), in `logits`.
+  /// \param as how the rows are multiplied: as `few` those of steps of one token each
+  LogitsView run_head(std::int64_t first, std::int64_t rows, RowClass as) {
     const ModelConfig& c = config();
     headed = true;
     const float* x = read_stream(weights->final_norm, first, rows);
-    if (!logits.defined() || logits.size(0) != rows || logits.use_count() > 1 ||
-        logits.storage().use_count() > 1)
-      logits = at::empty({rows, c.vocab_size}, at::kFloat);
-    float* to = rows_of(logits, 0);
+    float* to = logits.floats(rows * c.vocab_size);
+    logit_rows = rows;
     const Product product{&weights->head, x, to};
-    multiply_adapted(first, rows, {&product, 1}, Cut::blocks);
+    multiply(rows, {&product, 1}, Cut::blocks, as);
+    for (const SequenceRows& s : step.sequences) {
+      const std::int64_t from = std::max(first, s.first), end = std::min(first + rows, s.end());
+      if (end > from && !s.low_ranks->empty())
+        add_low_ranks(*s.low_ranks, first, {&product, 1}, from, end, Cut::blocks, as);
+    }
     finish_logits(to, rows * c.vocab_size);
+    return {to, rows, c.vocab_size};
   }
 
   /// Whether a step ends by its surprise: not where someone wants all logits, nor where the head
@@ -440,14 +467,34 @@ struct Decoder::Impl {
           "use_full_attention");
   }
 
-  /// A step up to its head, of one sequence or of several that share these weights. Ids are
-  /// checked.
+  /// Places in a batch: steps of one token, then others that are multiplied as few rows, then the
+  /// rest, so that each kind reads the weights once.
+  static std::vector<std::size_t> by_length(std::span<const SequenceStep> batch) {
+    std::vector<std::size_t> order(batch.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    const auto kind = [&](std::size_t i) {
+      const auto n = static_cast<std::int64_t>(batch[i].ids.size());
+      return n <= 1 ? 0 : class_of(n) == RowClass::few ? 1 : 2;
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return kind(a) < kind(b); });
+    return order;
+  }
+
+  /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
+  /// attention, or a length that its state refuses
+  static void begin(const SequencePart& part) {
+    part.impl->check_ids(part.ids);
+    part.impl->require_attention();
+    part.impl->state->begin_step(part.ids, part.kind);
+  }
+
+  /// A step up to its head, of one sequence or of several that share these weights. They have
+  /// begun.
   void run_body(std::span<const SequencePart> parts) {
     lengths.clear();
     std::int64_t rank = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const SequencePart& part = parts[i];
-      of_part(parts, i, [&] { part.impl->require_attention(); });
+    for (const SequencePart& part : parts) {
       lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
       rank = std::max(rank, part.impl->most_rank);
     }
@@ -456,56 +503,57 @@ struct Decoder::Impl {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
       rows.low_ranks = &parts[i].impl->low_ranks;
-      of_part(parts, i, [&] { parts[i].impl->state->begin_step(parts[i].ids, parts[i].kind); });
-      embed(parts[i].ids, rows_of(step.hidden, rows.first));
+      embed(parts[i].ids, step.hidden.from(rows.first));
     }
     run_layers(n, parts);
   }
 
   /// The head and the end of a sequence's step, whose body `from` has computed. \return logits
-  /// [n, vocab] or [1, vocab], of the last row
-  at::Tensor finish(Impl& from, std::int64_t row, std::span<const std::int64_t> ids,
+  /// [n, vocab] or [1, vocab], of the last row, in buffers of `from`
+  LogitsView finish(Impl& from, std::int64_t row, std::span<const std::int64_t> ids,
                     LogitRows rows) {
     const auto n = static_cast<std::int64_t>(ids.size());
     if (rows == LogitRows::last && n > 1 && ends_by_surprise())
       return finish_by_surprise(from, row, ids);
     const bool all = rows == LogitRows::all || state->wants_all_logits();
-    from.run_head(all ? row : row + n - 1, all ? n : 1);
-    state->end_step(ids, from.logits);
-    if (rows == LogitRows::last && from.logits.size(0) > 1)
-      return from.logits.narrow(0, n - 1, 1).clone();
-    return from.logits;
+    const LogitsView made =
+        all ? from.run_head(row, n, class_of(n)) : from.run_head(row + n - 1, 1, RowClass::few);
+    state->end_step(ids, made);
+    return rows == LogitRows::last ? last_of(made) : made;
+  }
+
+  static LogitsView last_of(const LogitsView& logits) {
+    return {logits.row(logits.rows - 1).data(), 1, logits.vocab};
   }
 
   /// The same where nobody asked for more than the last row of logits, and perhaps the surprise of
   /// its tokens. \return logits [1, vocab]
-  at::Tensor finish_by_surprise(Impl& from, std::int64_t row, std::span<const std::int64_t> ids) {
+  LogitsView finish_by_surprise(Impl& from, std::int64_t row, std::span<const std::int64_t> ids) {
     from.run_head_in_pieces(row, ids);
     HeadPieces& pieces = from.head;
-    const std::span<const float> last(pieces.last.const_data_ptr<float>(),
-                                      static_cast<std::size_t>(config().vocab_size));
+    const LogitsView last(pieces.last.floats(), 1, config().vocab_size);
     if (state->takes_surprise())
-      state->end_step_by_surprise(ids, {pieces.following, last});
+      state->end_step_by_surprise(ids, {pieces.following, last.row(0)});
     else
-      state->end_step(ids, pieces.last);
-    return pieces.last;
+      state->end_step(ids, last);
+    return last;
   }
 
   /// A step that hands out the surprise of its tokens behind the first.
-  at::Tensor run_with_surprise(const SequencePart& part, std::span<float> following) {
+  LogitsView run_with_surprise(const SequencePart& part, std::span<float> following) {
     const std::span<const std::int64_t> ids = part.ids;
     run_body({&part, 1});
     const bool in_pieces =
         state->wants_all_logits() ? ends_by_surprise() : !low_ranks.count(&weights->head);
     if (!in_pieces) {
       const auto n = static_cast<std::int64_t>(ids.size());
-      run_head(0, n);
-      token_surprise(logits.const_data_ptr<float>(), n - 1, config().vocab_size, logits.stride(0),
-                     ids.data() + 1, following.data());
-      state->end_step(ids, logits);
-      return logits.narrow(0, n - 1, 1).clone();
+      const LogitsView made = run_head(0, n, class_of(n));
+      token_surprise(made.row(0).data(), n - 1, made.vocab, made.row_stride, ids.data() + 1,
+                     following.data());
+      state->end_step(ids, made);
+      return last_of(made);
     }
-    at::Tensor last = finish_by_surprise(*this, 0, ids);
+    const LogitsView last = finish_by_surprise(*this, 0, ids);
     std::copy(head.following.begin(), head.following.end(), following.begin());
     return last;
   }
@@ -519,12 +567,12 @@ struct Decoder::Impl {
     const auto finite = [](const float* x, std::int64_t n) {
       return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
     };
-    for (const at::Tensor* t : {&step.hidden, &step.q, &step.k, &step.v})
-      if (computed > 0 && !finite(t->const_data_ptr<float>(), computed * (t->numel() / t->size(0))))
-        return true;
+    for (const RowBuffer* rows : {&step.hidden, &step.q, &step.k, &step.v})
+      if (computed > 0 && !finite(rows->from(0), computed * rows->width())) return true;
     if (!headed) return false;
-    for (const at::Tensor* t : {&logits, &head.last})
-      if (t->defined() && !finite(t->const_data_ptr<float>(), t->numel())) return true;
+    const std::int64_t vocab = config().vocab_size;
+    if (!finite(logits.floats(), logit_rows * vocab)) return true;
+    if (head.last.size() > 0 && !finite(head.last.floats(), vocab)) return true;
     return !finite(head.following.data(), static_cast<std::int64_t>(head.following.size()));
   }
 
@@ -535,6 +583,7 @@ struct Decoder::Impl {
     try {
       computed = 0;
       headed = false;
+      logit_rows = 0;
       return step_of();
     } catch (const DataError&) {
       if (went_wrong()) require_finite_weights();
@@ -543,49 +592,55 @@ struct Decoder::Impl {
   }
 
   /// Ends the step of every sequence that is still in it. What one's state refuses (NaN logits)
-  /// does not undo the others' steps. \throws what the first of them threw, when all are through
+  /// does not undo the others' steps.
   void finish_all(std::span<const SequencePart> parts) {
-    // Steps of one token each, which read the head once.
-    const bool of_one_token =
-        std::all_of(lengths.begin(), lengths.end(), [](std::int64_t n) { return n == 1; });
-    at::Tensor together;
-    if (of_one_token) {
-      run_head(0, static_cast<std::int64_t>(parts.size()));
-      together = logits;
-    }
+    // Those of one token come first and read the head once.
+    const auto ones = std::find_if(lengths.begin(), lengths.end(), [](auto n) { return n > 1; });
+    const auto n_ones = static_cast<std::size_t>(ones - lengths.begin());
+    LogitsView together;
+    if (n_ones > 0) together = run_head(0, static_cast<std::int64_t>(n_ones), RowClass::few);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const SequencePart& part = parts[i];
       Impl& m = *part.impl;
       try {
         if (failures[i]) continue;
-        if (of_one_token) {
-          const at::Tensor row = together.narrow(0, static_cast<std::int64_t>(i), 1);
-          m.state->end_step(part.ids, row);
-          m.last_logits = row;
+        std::span<const float> last;
+        if (i < n_ones) {
+          last = together.row(static_cast<std::int64_t>(i));
+          m.state->end_step(part.ids, {last.data(), 1, together.vocab});
         } else {
-          m.last_logits = m.finish(*this, step.sequences[i].first, part.ids, LogitRows::last);
+          last = m.finish(*this, step.sequences[i].first, part.ids, LogitRows::last).row(0);
         }
+        if (!m.state->last_logits().empty()) continue;  // it keeps them itself
+        m.own_last.assign(last.begin(), last.end());
+        m.last_logits = m.own_last;
       } catch (...) {
         failures[i] = std::current_exception();
       }
     }
-    for (std::size_t i = 0; i < failures.size(); ++i)
-      if (failures[i]) of_sequence(i, [&] { std::rethrow_exception(failures[i]); });
   }
 
-  /// Calls f; an error of it also says which sequence of a batch it is about.
-  template <class F>
-  static void of_sequence(std::size_t i, F&& f) {
+  /// Of errors that may come of weights that are not finite, that one instead.
+  void trace_failures() {
+    const bool any = std::any_of(failures.begin(), failures.end(),
+                                 [](const auto& f) { return f && is_data_error(f); });
+    if (!any || !went_wrong()) return;
     try {
-      f();
-    } catch (const Error&) {
-      rethrow_with(fmt::format(" (sequence {} of the batch)", i));
+      require_finite_weights();
+    } catch (...) {
+      for (std::exception_ptr& failure : failures)
+        if (failure && is_data_error(failure)) failure = std::current_exception();
     }
   }
-  /// The same, of parts that may be the step of a sequence alone.
-  template <class F>
-  static void of_part(std::span<const SequencePart> parts, std::size_t i, F&& f) {
-    parts.size() > 1 ? of_sequence(i, f) : f();
+
+  static bool is_data_error(const std::exception_ptr& failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const DataError&) {
+      return true;
+    } catch (...) {
+      return false;
+    }
   }
 };
 
@@ -622,56 +677,93 @@ const ModelConfig& Decoder::config() const { return impl_->config(); }
 
 void Decoder::explain_not_finite() const { impl_->require_finite_weights(); }
 
-at::Tensor Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
-  const at::NoGradGuard no_grad;
-  impl_->check_ids(ids);
-  const Impl::SequencePart part{impl_.get(), ids, kind};
-  return impl_->traced([&] {
-    impl_->run_body({&part, 1});
-    return impl_->finish(*impl_, 0, ids, rows);
+LogitsView Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
+  Impl& m = *impl_;
+  const Impl::SequencePart part{&m, ids, kind};
+  const LogitsView logits = m.traced([&] {
+    Impl::begin(part);
+    m.last_logits = {};
+    m.run_body({&part, 1});
+    return m.finish(m, 0, ids, rows);
   });
+  m.last_logits = logits.row(logits.rows - 1);
+  return logits;
 }
 
-at::Tensor Decoder::forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
+LogitsView Decoder::forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
                                      StepKind kind) {
-  const at::NoGradGuard no_grad;
   Impl& m = *impl_;
   if (following.size() + 1 != ids.size())
     throw DataError(fmt::format(
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
-  m.check_ids(ids);
   const Impl::SequencePart part{&m, ids, kind};
-  return m.traced([&] { return m.run_with_surprise(part, following); });
+  const LogitsView logits = m.traced([&] {
+    Impl::begin(part);
+    m.last_logits = {};
+    return m.run_with_surprise(part, following);
+  });
+  m.last_logits = logits.row(0);
+  return logits;
 }
 
 void Decoder::step_batch(std::span<const SequenceStep> batch) {
-  if (batch.empty()) return;
   if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
-  const at::NoGradGuard no_grad;
-  Impl& first = *batch[0].sequence->impl_;
+  const std::vector<std::exception_ptr> errors = try_step_batch(batch);
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    if (!errors[i]) continue;
+    try {
+      std::rethrow_exception(errors[i]);
+    } catch (const Error&) {
+      rethrow_with(fmt::format(" (sequence {} of the batch)", i));
+    }
+  }
+}
+
+std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const SequenceStep> batch) {
+  std::vector<std::exception_ptr> errors(batch.size());
   std::vector<Impl::SequencePart> parts;
+  std::vector<std::size_t> at;  // of each part in the batch
   parts.reserve(batch.size());
-  for (const SequenceStep& s : batch) {
-    Impl* m = s.sequence->impl_.get();
-    if (m->weights != first.weights)
+  at.reserve(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const Impl* m = batch[i].sequence->impl_.get();
+    if (m->weights != batch[0].sequence->impl_->weights)
       throw DataError(
           fmt::format("Decoder::step_batch: sequence {} of the batch has weights of its own; make "
                       "it by share_weights of the first one",
-                      parts.size()));
-    for (std::size_t j = 0; j < parts.size(); ++j)
-      if (parts[j].impl == m)
+                      i));
+    for (std::size_t j = 0; j < i; ++j)
+      if (batch[j].sequence->impl_.get() == m)
         throw DataError(fmt::format(
-            "Decoder::step_batch: sequences {} and {} of the batch are the same", j, parts.size()));
-    Impl::of_sequence(parts.size(), [&] { m->check_ids(s.ids); });
-    parts.push_back({m, s.ids, s.kind});
+            "Decoder::step_batch: sequences {} and {} of the batch are the same", j, i));
   }
-  first.traced([&] {
+  for (const std::size_t i : Impl::by_length(batch)) {
+    const Impl::SequencePart part{batch[i].sequence->impl_.get(), batch[i].ids, batch[i].kind};
+    try {
+      Impl::begin(part);
+      parts.push_back(part);
+      at.push_back(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  }
+  if (parts.empty()) return errors;
+  Impl& first = *parts[0].impl;
+  first.failures.assign(parts.size(), nullptr);
+  try {
+    for (const Impl::SequencePart& part : parts) part.impl->last_logits = {};
+    first.computed = first.logit_rows = 0;
+    first.headed = false;
     first.run_body(parts);
-    // so that the head may write into the same storage again
-    for (const Impl::SequencePart& part : parts) part.impl->last_logits = at::Tensor();
     first.finish_all(parts);
-  });
+    first.trace_failures();
+  } catch (...) {  // none has ended its step: there is no room for it, or the one part failed
+    for (std::exception_ptr& failure : first.failures) failure = std::current_exception();
+    first.trace_failures();
+  }
+  for (std::size_t p = 0; p < parts.size(); ++p) errors[at[p]] = first.failures[p];
+  return errors;
 }
 
 std::int64_t Decoder::chunk() const {
@@ -683,18 +775,16 @@ std::int64_t Decoder::chunk() const {
 std::int64_t Decoder::tokens() const { return impl_->state ? impl_->state->tokens() : 0; }
 
 void Decoder::step(std::span<const std::int64_t> ids, StepKind kind) {
-  impl_->last_logits = at::Tensor();  // so that forward may write into the same storage again
-  impl_->last_logits = forward(ids, LogitRows::last, kind);
+  forward(ids, LogitRows::last, kind);
 }
 
 std::span<const float> Decoder::logits() {
   // A state that keeps them has the right ones after it was restored, too.
   if (impl_->state)
     if (const std::span<const float> kept = impl_->state->last_logits(); !kept.empty()) return kept;
-  const at::Tensor& last = impl_->last_logits;
-  if (!last.defined() || tokens() == 0)
+  if (impl_->last_logits.empty() || tokens() == 0)
     throw DataError("Decoder::logits: no step was made yet; call step first");
-  return {last.const_data_ptr<float>(), static_cast<std::size_t>(last.numel())};
+  return impl_->last_logits;
 }
 
 std::shared_ptr<AttentionSlot>& Decoder::attention(std::int64_t layer) {

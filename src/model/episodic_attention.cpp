@@ -1,41 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/episodic_attention.hpp"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/clone.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
+#include <string>
+
+#include "elementwise.hpp"
 #include "episodic/base/error.hpp"
-#include "torch_tensor.hpp"
 
 namespace episodic {
 namespace {
 
-using torch_tensor::described, torch_tensor::dtype_of;
-
 struct StateSnapshot final : SequenceSnapshot {
   std::shared_ptr<const MemorySnapshot> memory;
+  std::shared_ptr<const SequenceSnapshot> beside;
 };
 
-/// What the memory can read where it lies: the tensor itself, or a packed copy of one whose
-/// channels are apart, or whose strides are all 0, which HeadRows takes for packed.
-at::Tensor readable(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
-                    std::int64_t dim) {
-  if (x.dim() == 3 && x.size(0) == n && x.size(1) == heads && x.size(2) == dim &&
-      dtype_of(x.scalar_type()) && x.device().is_cpu()) {
-    const bool in_place = x.stride(2) == 1 && (x.stride(0) != 0 || x.stride(1) != 0);
-    return in_place ? x : x.clone(at::MemoryFormat::Contiguous);
-  }
-  throw DataError(
-      fmt::format("EpisodicAttention: {} is {}, expected [{}, {}, {}] of float32, bfloat16 or "
-                  "float16 on cpu; move the model back, or give its shape to the memory",
-                  name, described(x), n, heads, dim));
+template <class View>
+std::string described(const View& x) {
+  return fmt::format("[{}, {}, {}] of {} on {}", x.sizes.n, x.sizes.heads, x.sizes.dim,
+                     name_of(x.dtype), x.memory == MemoryKind::host ? "cpu" : "cuda");
 }
 
-HeadRows rows_of(const at::Tensor& x) {
-  return {x.const_data_ptr(), *dtype_of(x.scalar_type()), x.stride(0), x.stride(1)};
+template <class View>
+void require(const char* name, const View& x, std::int64_t n, std::int64_t heads,
+             std::int64_t dim) {
+  if (x.sizes.n != n || x.sizes.heads != heads || x.sizes.dim != dim || is_code(x.dtype) ||
+      x.memory != MemoryKind::host)
+    throw DataError(
+        fmt::format("EpisodicAttention: {} is {}, expected [{}, {}, {}] of float32, bfloat16 or "
+                    "float16 on cpu; move the model back, or give its shape to the memory",
+                    name, described(x), n, heads, dim));
+  if (x.strides.row == 0 && x.strides.head == 0 && n * heads > 1)
+    throw DataError(fmt::format(
+        "EpisodicAttention: {}: one row stands for all {} tokens and {} heads; pack it first", name,
+        n, heads));
 }
+
+HeadRows rows_of(const TensorView& x) { return {x.data, x.dtype, x.strides.row, x.strides.head}; }
 
 }  // namespace
 
@@ -46,23 +48,20 @@ EpisodicAttention::EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std
                                   layer_, memory_->shape().n_layers - 1));
 }
 
-at::Tensor EpisodicAttention::forward(const at::Tensor& q, const at::Tensor& k,
-                                      const at::Tensor& v) {
+void EpisodicAttention::forward(const TensorView& q, const TensorView& k, const TensorView& v,
+                                const MutableTensorView& out) {
   const MemoryShape& s = memory_->shape();
-  const std::int64_t n = q.dim() == 3 ? q.size(0) : -1;
-  const at::NoGradGuard no_grad;
-  const at::Tensor queries = readable("q", q, n, s.n_heads, s.head_dim);
-  const at::Tensor keys = readable("k", k, n, s.n_kv_heads, s.head_dim);
-  const at::Tensor values = readable("v", v, n, s.n_kv_heads, s.head_dim);
+  const std::int64_t n = q.sizes.n;
+  require("q", q, n, s.n_heads, s.head_dim);
+  require("k", k, n, s.n_kv_heads, s.head_dim);
+  require("v", v, n, s.n_kv_heads, s.head_dim);
+  require("out", out, n, s.n_heads, s.head_dim);
   if (n != memory_->open_tokens())
     throw DataError(
         fmt::format("EpisodicAttention: q has {} tokens, but the step was begun with {}", n,
                     memory_->open_tokens()));
-  at::Tensor out = at::empty({n, s.n_heads * s.head_dim}, queries.options());
-  memory_->attend(
-      layer_, rows_of(queries), rows_of(keys), rows_of(values),
-      {out.mutable_data_ptr(), *dtype_of(out.scalar_type()), s.n_heads * s.head_dim, s.head_dim});
-  return out;
+  memory_->attend(layer_, rows_of(q), rows_of(k), rows_of(v),
+                  {out.data, out.dtype, out.strides.row, out.strides.head});
 }
 
 void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {
@@ -76,31 +75,59 @@ void SequenceState::restore(const SequenceSnapshot&) {
 std::shared_ptr<const SequenceSnapshot> EpisodicState::snapshot() const {
   auto copy = std::make_shared<StateSnapshot>();
   copy->memory = memory_->snapshot();
+  if (beside_) copy->beside = beside_->snapshot();
   return copy;
 }
 
 void EpisodicState::restore(const SequenceSnapshot& snapshot) {
   const auto* copy = dynamic_cast<const StateSnapshot*>(&snapshot);
-  if (!copy) return SequenceState::restore(snapshot);
-  memory_->restore(*copy->memory);
+  if (!copy || !copy->beside != !beside_) return SequenceState::restore(snapshot);
+  memory_->restore(*copy->memory);  // may refuse
+  if (beside_) beside_->restore(*copy->beside);
+}
+
+void EpisodicState::reset() {
+  memory_->reset();
+  if (beside_) beside_->reset();
 }
 
 void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind) {
+  if (beside_ && beside_->tokens() != memory_->tokens()) {
+    if (memory_->tokens() != 0)
+      throw DataError(
+          fmt::format("the memory stands at token {}, but the model's other layers have seen {}; "
+                      "go back by the "
+                      "snapshots of the model's state, not of its memory",
+                      memory_->tokens(), beside_->tokens()));
+    beside_->reset();
+  }
   memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
+  if (beside_) beside_->begin_step(ids, kind);
 }
 
-void EpisodicState::end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) {
+void EpisodicState::end_step(std::span<const std::int64_t> ids, const LogitsView& logits) {
+  end_memory_step(ids, logits);  // may refuse the step
+  if (beside_) beside_->end_step(ids, logits);
+}
+
+void EpisodicState::end_memory_step(std::span<const std::int64_t> ids, const LogitsView& logits) {
   const auto n = static_cast<std::int64_t>(ids.size());
-  if (n != memory_->open_tokens() || logits.dim() != 2 || logits.size(0) != n ||
-      (logits.size(1) > 1 && logits.stride(1) != 1) || !dtype_of(logits.scalar_type()) ||
-      !logits.device().is_cpu())
+  if (n != memory_->open_tokens() || logits.rows != n || logits.data == nullptr ||
+      logits.vocab < 1 || (n > 1 && logits.row_stride < logits.vocab) || is_code(logits.dtype) ||
+      logits.memory != MemoryKind::host)
     throw DataError(
         fmt::format("end_step: expected logits [{}, vocab] of float32, bfloat16 or float16 on cpu "
                     "with dense rows",
                     memory_->open_tokens()));
-  const at::NoGradGuard no_grad;
-  const at::Tensor rows = logits.to(at::kFloat);
-  memory_->end_step(ids.data(), rows.const_data_ptr<float>(), rows.size(1), rows.stride(0));
+  if (logits.dtype == DType::float32)
+    return memory_->end_step(ids.data(), static_cast<const float*>(logits.data), logits.vocab,
+                             logits.row_stride);
+  const TensorType type = logits.dtype == DType::bfloat16 ? TensorType::bf16 : TensorType::f16;
+  widened_.resize(static_cast<std::size_t>(n * logits.vocab));
+  for (std::int64_t i = 0; i < n; ++i)
+    widen(type, static_cast<const std::byte*>(logits.data) + 2 * i * logits.row_stride,
+          logits.vocab, widened_.data() + i * logits.vocab);
+  memory_->end_step(ids.data(), widened_.data(), logits.vocab, logits.vocab);
 }
 
 void EpisodicState::end_step_by_surprise(std::span<const std::int64_t> ids,
@@ -108,7 +135,8 @@ void EpisodicState::end_step_by_surprise(std::span<const std::int64_t> ids,
   if (static_cast<std::int64_t>(ids.size()) != memory_->open_tokens())
     throw DataError(fmt::format("end_step_by_surprise: {} tokens, but the step was begun with {}",
                                 ids.size(), memory_->open_tokens()));
-  memory_->end_step(ids.data(), step);
+  memory_->end_step(ids.data(), step);  // may refuse the step
+  if (beside_) beside_->end_step(ids, {});
 }
 
 }  // namespace episodic

@@ -239,7 +239,7 @@ std::uint64_t alignment_of(const GgufContent& content, const Reader& in) {
 }
 
 struct Listed {
-  TensorView view;
+  StoredTensor view;
   std::uint64_t offset;  // within the data
 };
 
@@ -300,9 +300,9 @@ void place(Listed& t, std::span<const std::byte> data, std::uint64_t alignment, 
   if (bytes > 0) t.view.data = data.data() + t.offset;
 }
 
-void refuse_overlaps(const std::vector<TensorView>& tensors, const Reader& in) {
-  std::vector<const TensorView*> by_place;
-  for (const TensorView& t : tensors)
+void refuse_overlaps(const std::vector<StoredTensor>& tensors, const Reader& in) {
+  std::vector<const StoredTensor*> by_place;
+  for (const StoredTensor& t : tensors)
     if (t.bytes > 0) by_place.push_back(&t);
   std::sort(by_place.begin(), by_place.end(), [](auto* a, auto* b) { return a->data < b->data; });
   for (std::size_t i = 1; i < by_place.size(); ++i)
@@ -364,7 +364,7 @@ GgufContent parse_gguf(std::span<const std::byte> bytes, std::string_view label)
   }
   auto& tensors = content.tensors;
   std::sort(tensors.begin(), tensors.end(),
-            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+            [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < tensors.size(); ++i)
     if (tensors[i - 1].name == tensors[i].name)
       in.fail(fmt::format("tensor '{}' stands twice", printable(tensors[i].name)));
@@ -435,7 +435,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) {
           part.string(), says("split.no", i) + 1, says("split.count", count), i + 1, count));
   }
   for (std::size_t i = 0; i < parts_.size(); ++i)
-    for (const TensorView& t : parts_[i].content.tensors)
+    for (const StoredTensor& t : parts_[i].content.tensors)
       if (!places_.emplace(t.name, Place{i, &t}).second)
         throw FileError(
             fmt::format("{}: tensor '{}' stands in another part too; fetch the parts "
@@ -443,13 +443,13 @@ GgufFile::GgufFile(const std::filesystem::path& path) {
                         parts_[i].file.path().string(), printable(t.name)));
 }
 
-std::vector<const TensorView*> GgufFile::tensors() const {
-  std::vector<const TensorView*> all;
+std::vector<const StoredTensor*> GgufFile::tensors() const {
+  std::vector<const StoredTensor*> all;
   for (const auto& [name, place] : places_) all.push_back(place.view);
   return all;
 }
 
-const TensorView* GgufFile::find(std::string_view name) const {
+const StoredTensor* GgufFile::find(std::string_view name) const {
   const auto it = places_.find(name);
   return it == places_.end() ? nullptr : it->second.view;
 }

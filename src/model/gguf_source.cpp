@@ -170,7 +170,7 @@ class Settings {
 
 /// The factors by which a tensor divides the rotation's frequencies.
 std::vector<double> factors_of(const GgufFile& file, const char* name) {
-  const TensorView& t = *file.find(name);
+  const StoredTensor& t = *file.find(name);
   if (t.type != TensorType::f32 || t.shape.size() != 1 || t.bytes > 4 << 14)
     file.fail(name, "is no list of F32; convert the file again");
   std::vector<double> list;
@@ -303,7 +303,7 @@ void add_tokens(const GgufFile& file, Json& config) {
 
 Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const Settings in(file, a);
-  const TensorView* embedding = file.find("token_embd.weight");
+  const StoredTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     file.fail("token_embd.weight", "is missing or no matrix; fetch or convert the file again");
   if (const auto experts = file.integer(in.key("expert_count")); experts && *experts > 0)
@@ -400,7 +400,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
 // -------------------------------------------------------
 
 /// Rows of rotary pairs side by side, which are used as they lie.
-void check_pairs(const GgufFile& file, const TensorView& t, std::int64_t heads) {
+void check_pairs(const GgufFile& file, const StoredTensor& t, std::int64_t heads) {
   const std::int64_t rows = t.shape.empty() ? 0 : t.shape[0];
   if (rows == 0 || rows % (2 * heads) != 0)
     file.fail(t.name, fmt::format("has {} rows, no even number for each of {} heads; fetch or "
@@ -408,7 +408,7 @@ void check_pairs(const GgufFile& file, const TensorView& t, std::int64_t heads) 
                                   rows, heads));
 }
 
-std::vector<std::byte> minus_one(const GgufFile& file, const TensorView& t) {
+std::vector<std::byte> minus_one(const GgufFile& file, const StoredTensor& t) {
   if (t.type != TensorType::f32)
     file.fail(t.name,
               fmt::format("is {}; norms must be F32: convert the file again", name_of(t.type)));
@@ -436,11 +436,11 @@ std::string gguf_config_json(const GgufFile& file) {
 GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
   const GgufArchitecture& a = architecture_of(file_);
   const Json config = config_of(file_, a);
-  for (const TensorView* t : file_.tensors()) {
+  for (const StoredTensor* t : file_.tensors()) {
     if (std::find(std::begin(kRopeTensors), std::end(kRopeTensors), t->name) !=
         std::end(kRopeTensors))
       continue;
-    TensorView view = *t;
+    StoredTensor view = *t;
     view.name = hugging_face_name(a, t->name, config["num_hidden_layers"]);
     if (view.name.empty())
       throw FileError(
@@ -463,13 +463,13 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
   config_json_ = config.dump(1);
 }
 
-const TensorView* GgufSource::find(std::string_view name) const {
+const StoredTensor* GgufSource::find(std::string_view name) const {
   const auto it = places_.find(name);
   return it == places_.end() ? nullptr : &it->second.view;
 }
 
-std::vector<const TensorView*> GgufSource::tensors() const {
-  std::vector<const TensorView*> all;
+std::vector<const StoredTensor*> GgufSource::tensors() const {
+  std::vector<const StoredTensor*> all;
   for (const auto& [name, place] : places_) all.push_back(&place.view);
   return all;
 }

@@ -22,6 +22,7 @@
 #include "episodic/model/weight_plan.hpp"
 #include "gguf_names.hpp"
 #include "row_order.hpp"
+#include "text/added_vocabulary.hpp"
 
 namespace episodic {
 namespace {
@@ -74,7 +75,7 @@ class Header {
     for (const std::int32_t value : values) raw(value);
   }
 
-  /// \param shape rows first, as TensorView has it
+  /// \param shape rows first, as StoredTensor has it
   void tensor(const std::string& name, std::uint32_t type, const std::vector<std::int64_t>& shape,
               std::uint64_t offset) {
     std::swap(bytes_, tensors_);
@@ -240,7 +241,7 @@ struct Written {
   std::string name;
   TensorType type = TensorType::f32;
   std::vector<std::int64_t> shape;
-  const TensorView* from = nullptr;  ///< null: `own`
+  const StoredTensor* from = nullptr;  ///< null: `own`
   std::vector<float> own;
   std::int64_t interleaved_heads = 0;  ///< rows to be put in another order, of so many heads
 
@@ -292,7 +293,7 @@ class Writing {
     std::set<std::string> seen;  // parts of a fused tensor, and a tied head, share one
     for (const WeightEntry& e : planned.entries()) {
       if (!seen.insert(e.tensor).second) continue;
-      const TensorView& t = *model_.tensors->find(e.tensor);
+      const StoredTensor& t = *model_.tensors->find(e.tensor);
       Written w{gguf_name(a_, e.tensor), t.type, t.shape, &t, {}, 0};
       if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
       if (!ggml_type(t.type))
@@ -429,6 +430,8 @@ class Writing {
       header_.put("tokenizer.ggml.model", "no_vocab");
       return;
     }
+    if (!text::changes_by_token_files(dir).empty())
+      refuse(model_, "tokens that special_tokens_map.json or added_tokens.json adds");
     header_.put("tokenizer.ggml.model", "no_vocab");  // llama.cpp's word for: by token ids only
     const MappedFile tokenizer(dir / "tokenizer.json");
     header_.put(kGgufTokenizerJson, text_of(tokenizer));
@@ -480,7 +483,7 @@ class Writing {
       refuse(model_, fmt::format("its {}", what));
     const PlannedWeights planned(read, std::shared_ptr<const TensorSource>(&source, [](auto*) {}));
     for (const WeightEntry& e : planned.entries()) {
-      const TensorView &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
+      const StoredTensor &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
       if (then.type != now.type) continue;
       if (a_.gemma && now.shape.size() == 1) continue;  // 1 + w - 1 is w, but for its last bits
       const auto bytes = static_cast<std::size_t>(then.bytes);

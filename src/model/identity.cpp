@@ -12,6 +12,7 @@
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
 #include "gguf_names.hpp"
+#include "text/added_vocabulary.hpp"
 
 namespace episodic {
 namespace {
@@ -79,7 +80,7 @@ MemoryIdentity identity_of(const OpenModel& model) {
   ByteWriter all;
   all.put(checksum(std::as_bytes(std::span(model.config_json))));
   const TensorSource& stored = model.stored ? *model.stored : *model.tensors;
-  for (const TensorView* tensor : stored.tensors()) {
+  for (const StoredTensor* tensor : stored.tensors()) {
     all.put_string(tensor->name);
     all.put(static_cast<std::uint8_t>(tensor->type));
     all.put_vector(tensor->shape);
@@ -97,6 +98,11 @@ MemoryIdentity identity_of(const OpenModel& model) {
   for (const char* name : {json ? "tokenizer.json" : "tokenizer.model", "tokenizer_config.json"})
     if (const fs::path file = model.tokenizer_dir / name; fs::exists(file))
       tokenizer.put(checksum(MappedFile(file).bytes()));
+  // By what they change, not by their bytes: where they repeat the others, as most do, memories
+  // that were made before they counted stay this model's.
+  if (const std::string changes = text::changes_by_token_files(model.tokenizer_dir);
+      !changes.empty())
+    tokenizer.put_string(changes);
   if (!tokenizer.bytes().empty())
     id.tokenizer = fmt::format("{:016x}", checksum(tokenizer.bytes()));
   return id;

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr std::int64_t kMostTokenId = 1 << 24;
 
 /// A value for a message; the numbers that JSON has no words for as Python writes them.
-std::string text(const Json& v) {
+std::string said(const Json& v) {
   const double x = v.is_number_float() ? v.get<double>() : 0;
   if (std::isfinite(x)) return printable_value(v);
   return std::isnan(x) ? "NaN" : x > 0 ? "Infinity" : "-Infinity";
@@ -71,7 +71,7 @@ std::int64_t JsonObject::checked_integer(const char* key, const Json& v, std::in
   const bool whole = v.is_number_integer();
   const bool huge = v.is_number_unsigned() && v.get<std::uint64_t>() > (std::uint64_t{1} << 62);
   if (!whole || huge || v.get<std::int64_t>() < least || v.get<std::int64_t>() > most)
-    fail(key, fmt::format("is {}, expected an integer in [{}, {}]", text(v), least, most));
+    fail(key, fmt::format("is {}, expected an integer in [{}, {}]", said(v), least, most));
   return v.get<std::int64_t>();
 }
 
@@ -81,7 +81,7 @@ double JsonObject::positive(const char* key, std::optional<double> otherwise) co
   if (!v) fail(key, "is missing; expected a positive number");
   const double x = v->is_number() ? v->get<double>() : 0;
   if (!(x > 0) || !std::isfinite(x))
-    fail(key, fmt::format("is {}, expected a positive number", text(*v)));
+    fail(key, fmt::format("is {}, expected a positive number", said(*v)));
   return x;
 }
 
@@ -102,21 +102,21 @@ double JsonObject::number_or(const char* key, double most, double otherwise) con
 double JsonObject::checked_number(const char* key, const Json& v, double least, double most) const {
   const double x = v.is_number() ? v.get<double>() : std::numeric_limits<double>::quiet_NaN();
   if (!(x >= least && x <= most))  // not so for NaN
-    fail(key, fmt::format("is {}, expected a number in [{}, {}]", text(v), least, most));
+    fail(key, fmt::format("is {}, expected a number in [{}, {}]", said(v), least, most));
   return x;
 }
 
 bool JsonObject::boolean(const char* key, bool otherwise) const {
   const Json* v = find(key);
   if (!v) return otherwise;
-  if (!v->is_boolean()) fail(key, fmt::format("is {}, expected true or false", text(*v)));
+  if (!v->is_boolean()) fail(key, fmt::format("is {}, expected true or false", said(*v)));
   return v->get<bool>();
 }
 
 std::string JsonObject::string(const char* key, const std::string& otherwise) const {
   const Json* v = find(key);
   if (!v) return otherwise;
-  if (!v->is_string()) fail(key, fmt::format("is {}, expected a string", text(*v)));
+  if (!v->is_string()) fail(key, fmt::format("is {}, expected a string", said(*v)));
   return v->get<std::string>();
 }
 
@@ -134,7 +134,7 @@ const Json* JsonObject::list(const char* key, std::int64_t n) const {
   if (!v) return nullptr;
   if (!v->is_array() || static_cast<std::int64_t>(v->size()) != n)
     fail(key, v->is_array() ? fmt::format("has {} entries, expected {}", v->size(), n)
-                            : fmt::format("is {}, expected a list of {}", text(*v), n));
+                            : fmt::format("is {}, expected a list of {}", said(*v), n));
   return v;
 }
 
@@ -152,7 +152,7 @@ std::optional<std::vector<std::string>> JsonObject::strings(const char* key, std
   if (!v) return std::nullopt;
   std::vector<std::string> out;
   for (const Json& x : *v) {
-    if (!x.is_string()) fail(key, fmt::format("holds {}, expected strings", text(x)));
+    if (!x.is_string()) fail(key, fmt::format("holds {}, expected strings", said(x)));
     out.push_back(x.get<std::string>());
   }
   return out;

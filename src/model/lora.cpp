@@ -230,7 +230,7 @@ class LoraAdapter::Reader {
         modules_(modules_of(model.config)) {}
 
   std::shared_ptr<LoraAdapter> read() {
-    for (const TensorView& t : file_.tensors()) sort_in(t);
+    for (const StoredTensor& t : file_.tensors()) sort_in(t);
     if (pairs_.empty()) fail("holds no adapter's tensors (lora_A, lora_B); save the adapter again");
     require_all_targets();
     std::shared_ptr<LoraAdapter> adapter(new LoraAdapter);
@@ -261,7 +261,7 @@ class LoraAdapter::Reader {
 
  private:
   struct Pair {
-    const TensorView *a = nullptr, *b = nullptr;
+    const StoredTensor *a = nullptr, *b = nullptr;
   };
 
   static LoraConfig read_config(const fs::path& dir) {
@@ -295,7 +295,7 @@ class LoraAdapter::Reader {
   }
 
   /// Finds the place of a tensor by its name.
-  void sort_in(const TensorView& t) {
+  void sort_in(const StoredTensor& t) {
     std::string_view name = t.name;
     const bool prefixed = name.starts_with(kPrefix);
     if (prefixed) name.remove_prefix(kPrefix.size());
@@ -308,7 +308,7 @@ class LoraAdapter::Reader {
     const bool base = !a && !b && take_end(name, ".base_layer.weight");
     if (prefixed && !a && !b) {
       if (!base) take_end(name, ".weight");
-      if (const TensorView* own = embedding_or_head(name)) return check_base(t, *own);
+      if (const StoredTensor* own = embedding_or_head(name)) return check_base(t, *own);
     }
     if (!prefixed || (!a && !b && !base))
       fail(
@@ -330,7 +330,7 @@ class LoraAdapter::Reader {
   }
 
   /// The model's embedding or head by the name of its module; null for another module.
-  const TensorView* embedding_or_head(std::string_view module) const {
+  const StoredTensor* embedding_or_head(std::string_view module) const {
     const bool head = module == "lm_head";
     if (!head && module != "model.embed_tokens") return nullptr;
     const bool own = head && !model_.config.tie_word_embeddings;
@@ -340,7 +340,7 @@ class LoraAdapter::Reader {
   /// PEFT saves the model's own embedding and head beside an adapter where the head is among its
   /// targets, and where it was told to (save_embedding_layers). Weights that were trained are not
   /// an adapter.
-  void check_base(const TensorView& t, const TensorView& own) const {
+  void check_base(const StoredTensor& t, const StoredTensor& own) const {
     bool same = t.shape == own.shape && t.shape.size() == 2 && cpu::is_weight_type(t.type) &&
                 block_elements(t.type) == 1 && cpu::is_weight_type(own.type);
     const std::int64_t columns = same ? t.shape[1] : 0;
@@ -405,7 +405,7 @@ class LoraAdapter::Reader {
   }
 
   /// The tensor as float32, kept by the adapter. \throws FileError for another shape or no numbers
-  const float* floats(LoraAdapter& to, const std::string& module, const TensorView* t,
+  const float* floats(LoraAdapter& to, const std::string& module, const StoredTensor* t,
                       const char* which, const std::vector<std::int64_t>& shape) const {
     if (t->shape != shape)
       fail(fmt::format("tensor '{}' has shape [{}], expected [{}] for {} of this model with r = {}",
@@ -497,7 +497,7 @@ class Merging {
 
  private:
   fs::path file_;
-  const TensorView& view_;
+  const StoredTensor& view_;
   std::vector<std::byte> bytes_;
 };
 

@@ -146,7 +146,7 @@ ModelFacts model_facts(const fs::path& model, const ModelOptions& options) {
     const OpenModel opened = open_model(model);  // nothing large is read
     facts.trained_tokens = trained_tokens(opened.config);
     std::map<TensorType, std::int64_t> of_type;
-    for (const TensorView* t : opened.tensors->tensors()) {
+    for (const StoredTensor* t : opened.tensors->tensors()) {
       facts.weights += t->elements();
       of_type[t->type] += t->elements();
     }

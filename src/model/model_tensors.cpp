@@ -8,9 +8,9 @@
 
 namespace episodic {
 
-const TensorView& ModelTensors::at(const std::string& name,
-                                   const std::vector<std::int64_t>& shape) const {
-  const TensorView& view = weights_.at(name);
+const StoredTensor& ModelTensors::at(const std::string& name,
+                                     const std::vector<std::int64_t>& shape) const {
+  const StoredTensor& view = weights_.at(name);
   if (view.shape != shape)
     throw FileError(
         fmt::format("{}: tensor '{}' has shape [{}], config.json calls for [{}]; weights "

@@ -16,10 +16,10 @@ class ModelTensors {
   explicit ModelTensors(const std::filesystem::path& model_dir) : weights_(model_dir) {}
 
   /// \throws FileError naming file, tensor and both shapes; for a type that is no F32, F16 or BF16
-  const TensorView& at(const std::string& name, const std::vector<std::int64_t>& shape) const;
+  const StoredTensor& at(const std::string& name, const std::vector<std::int64_t>& shape) const;
   bool has(const std::string& name) const { return weights_.find(name) != nullptr; }
   /// In the order of their names.
-  std::vector<const TensorView*> all() const { return weights_.tensors(); }
+  std::vector<const StoredTensor*> all() const { return weights_.tensors(); }
 
  private:
   Weights weights_;

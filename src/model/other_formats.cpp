@@ -144,15 +144,15 @@ std::string quantization_said(const Json& config) {
 }
 
 std::string quantization_found(const TensorSource& tensors, const std::string& said) {
-  const std::vector<const TensorView*> all = tensors.tensors();
+  const std::vector<const StoredTensor*> all = tensors.tensors();
   const auto any = [&](std::string_view end) {
     return std::any_of(all.begin(), all.end(),
-                       [&](const TensorView* t) { return t->name.ends_with(end); });
+                       [&](const StoredTensor* t) { return t->name.ends_with(end); });
   };
   if (!said.empty()) return name_of_scheme(said);
   for (const SchemeSign& sign : kSigns)
     if (any(sign.end) && (!sign.beside || any(sign.beside))) return name_of_scheme(sign.said);
-  for (const TensorView* t : all)
+  for (const StoredTensor* t : all)
     if (t->type == TensorType::f8_e4m3 || t->type == TensorType::f8_e5m2) return "FP8";
   return "";
 }

@@ -11,80 +11,24 @@
 namespace episodic {
 namespace {
 
-struct PatchedSnapshot final : SequenceSnapshot {
-  std::shared_ptr<const SequenceSnapshot> memory, sliding;
-};
-
 /// What a model had before it was patched.
 struct Original {
   std::vector<std::shared_ptr<AttentionSlot>> slots;
   std::shared_ptr<SequenceState> state;
 };
 
-/// The state of a patched model: the memory, that of the layers that it does not serve (sliding
-/// ones of a Decoder, or those that keep their own attention), and what was there before.
-class PatchedState final : public SequenceState {
+/// The state of a patched model, which also knows what was there before.
+class PatchedState final : public EpisodicState {
  public:
   PatchedState(std::shared_ptr<EpisodicMemory> memory, std::shared_ptr<SequenceState> beside,
                Original original)
-      : episodic_(std::move(memory)), beside_(std::move(beside)), original_(std::move(original)) {}
+      : EpisodicState(std::move(memory), std::move(beside)), original_(std::move(original)) {}
 
-  using SequenceState::begin_step;
-  void begin_step(std::span<const std::int64_t> ids, StepKind kind) override {
-    follow_memory();
-    episodic_.begin_step(ids, kind);
-    if (beside_) beside_->begin_step(ids, kind);
-  }
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
-    episodic_.end_step(ids, logits);  // may refuse the step
-    if (beside_) beside_->end_step(ids, logits);
-  }
-  bool wants_all_logits() const override { return episodic_.wants_all_logits(); }
-  bool takes_surprise() const override { return !beside_ || !beside_->wants_all_logits(); }
-  void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override {
-    episodic_.end_step_by_surprise(ids, step);  // may refuse the step
-    if (beside_) beside_->end_step(ids, {});
-  }
-  std::int64_t tokens() const override { return episodic_.tokens(); }
-  std::span<const float> last_logits() const override { return episodic_.last_logits(); }
-  std::int64_t chunk() const override { return episodic_.chunk(); }
-  void reset() override {
-    episodic_.reset();
-    if (beside_) beside_->reset();
-  }
-
-  std::shared_ptr<const SequenceSnapshot> snapshot() const override {
-    auto copy = std::make_shared<PatchedSnapshot>();
-    copy->memory = episodic_.snapshot();
-    if (beside_) copy->sliding = beside_->snapshot();
-    return copy;
-  }
-  void restore(const SequenceSnapshot& snapshot) override {
-    const auto* copy = dynamic_cast<const PatchedSnapshot*>(&snapshot);
-    if (!copy || !copy->sliding != !beside_) return SequenceState::restore(snapshot);
-    episodic_.restore(*copy->memory);  // may refuse
-    if (beside_) beside_->restore(*copy->sliding);
-  }
-
-  const std::shared_ptr<EpisodicMemory>& memory() const { return episodic_.memory(); }
   const Original& original() const { return original_; }
   /// Whether the state that was there before goes on, with layers that are not served.
-  bool original_goes_on() const { return beside_ && beside_ == original_.state; }
+  bool original_goes_on() const { return beside() && beside() == original_.state; }
 
  private:
-  /// The memory may have been reset or restored by its own calls.
-  void follow_memory() {
-    if (!beside_ || beside_->tokens() == episodic_.tokens()) return;
-    if (episodic_.tokens() == 0) return beside_->reset();
-    throw DataError(fmt::format(
-        "patch: the memory stands at token {}, but the model's {} have seen {}; go back by the "
-        "snapshots of the model's state, not of its memory",
-        episodic_.tokens(), original_goes_on() ? "other layers" : "sliding layers",
-        beside_->tokens()));
-  }
-
-  EpisodicState episodic_;
-  std::shared_ptr<SequenceState> beside_;  // null if there is nothing beside the memory
   Original original_;
 };
 

@@ -26,7 +26,7 @@ float largest_number(TensorType type) {
 }
 
 /// \param file for messages
-std::vector<std::byte> rounded(const TensorView& t, TensorType type, const std::string& file) {
+std::vector<std::byte> rounded(const StoredTensor& t, TensorType type, const std::string& file) {
   const std::int64_t rows = t.shape[0], columns = t.shape[1];
   const std::int64_t from_bytes = cpu::row_bytes(t.type, columns);
   const std::int64_t to_bytes = cpu::row_bytes(type, columns);
@@ -69,7 +69,7 @@ void quantize_weights(OpenModel& model, TensorType type) {
   int matrices = 0;
   for (const WeightEntry& e : planned.entries()) {
     if (e.bias || e.tensor_shape.size() != 2 || !done.insert(e.tensor).second) continue;
-    const TensorView& t = *model.tensors->find(e.tensor);
+    const StoredTensor& t = *model.tensors->find(e.tensor);
     const std::string file = model.tensors->file_of(e.tensor).string();
     if (block_elements(t.type) != 1)
       throw ConfigError(

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kEmbedding = "embed_tokens.weight", kHead = "lm_head.weight";
 
 /// Whether two matrices hold the same numbers, in whatever types they are stored.
-bool same_numbers(const TensorView& a, const TensorView& b) {
+bool same_numbers(const StoredTensor& a, const StoredTensor& b) {
   if (a.shape != b.shape || a.shape.size() != 2) return false;
   if (a.type != b.type && !(cpu::is_weight_type(a.type) && cpu::is_weight_type(b.type)))
     return false;
@@ -53,8 +53,8 @@ bool same_numbers(const TensorView& a, const TensorView& b) {
 /// tied model may have stored its one matrix by either name.
 void reconcile_head(OpenModel& m) {
   if (!m.config.tie_word_embeddings) return;
-  const TensorView* head = m.tensors->find(kHead);
-  const TensorView* embedding = m.tensors->find("model.embed_tokens.weight");
+  const StoredTensor* head = m.tensors->find(kHead);
+  const StoredTensor* embedding = m.tensors->find("model.embed_tokens.weight");
   if (!head) return;
   if (!embedding) {
     m.tensors = std::make_shared<RenamedTensors>(
@@ -77,7 +77,7 @@ void reconcile_quantization(OpenModel& m) {
   if (m.config.quantization.empty() || !quantization_found(*m.tensors, "").empty()) return;
   const std::vector<WeightEntry> plan = weight_plan(m.config);
   const auto plain = [&](const WeightEntry& e) {
-    const TensorView* t = m.tensors->find(e.tensor);
+    const StoredTensor* t = m.tensors->find(e.tensor);
     return t && t->shape == e.tensor_shape && cpu::is_weight_type(t->type);
   };
   if (!std::all_of(plan.begin(), plan.end(), plain)) return;
@@ -95,9 +95,9 @@ std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const Tenso
                                                      std::string& note) {
   const std::string usual = "model." + std::string(kEmbedding);
   if (tensors->find(usual)) return tensors;
-  const std::vector<const TensorView*> all = tensors->tensors();
+  const std::vector<const StoredTensor*> all = tensors->tensors();
   std::vector<std::string_view> prefixes;
-  for (const TensorView* t : all) {
+  for (const StoredTensor* t : all) {
     std::string_view name = t->name;
     if (!name.ends_with(kEmbedding)) continue;
     name.remove_suffix(kEmbedding.size());
@@ -110,7 +110,7 @@ std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const Tenso
   if (above.ends_with(kModel)) above.remove_suffix(kModel.size());
   std::map<std::string, std::string> names;
   std::map<std::string, int> taken;
-  for (const TensorView* t : all) {
+  for (const StoredTensor* t : all) {
     const std::string_view name = t->name;
     std::string to;
     if (name == kHead || name == std::string(above) + std::string(kHead))

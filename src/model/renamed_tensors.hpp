@@ -19,7 +19,7 @@ class RenamedTensors final : public TensorSource {
   RenamedTensors(std::shared_ptr<const TensorSource> base,
                  const std::map<std::string, std::string>& names)
       : base_(std::move(base)) {
-    for (const TensorView* view : base_->tensors()) {
+    for (const StoredTensor* view : base_->tensors()) {
       const auto found = names.find(view->name);
       Renamed renamed{*view, view->name};
       if (found != names.end()) renamed.view.name = found->second;
@@ -28,13 +28,13 @@ class RenamedTensors final : public TensorSource {
     }
   }
 
-  const TensorView* find(std::string_view name) const override {
+  const StoredTensor* find(std::string_view name) const override {
     const auto it = tensors_.find(name);
     return it == tensors_.end() ? nullptr : &it->second.view;
   }
 
-  std::vector<const TensorView*> tensors() const override {
-    std::vector<const TensorView*> all;
+  std::vector<const StoredTensor*> tensors() const override {
+    std::vector<const StoredTensor*> all;
     for (const auto& [name, renamed] : tensors_) all.push_back(&renamed.view);
     return all;
   }
@@ -46,7 +46,7 @@ class RenamedTensors final : public TensorSource {
 
  private:
   struct Renamed {
-    TensorView view;
+    StoredTensor view;
     std::string stored_as;
   };
   std::shared_ptr<const TensorSource> base_;

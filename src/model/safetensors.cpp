@@ -26,8 +26,8 @@ class Entry {
     if (!value.is_object()) fail("its header entry is not an object");
   }
 
-  TensorView read(std::span<const std::byte> data) const {
-    TensorView view;
+  StoredTensor read(std::span<const std::byte> data) const {
+    StoredTensor view;
     view.name = name_;
     view.type = type();
     // the second: no part of the shape overflows
@@ -101,9 +101,9 @@ class Entry {
   const Json& value_;
 };
 
-void refuse_overlaps(const std::vector<TensorView>& tensors, std::string_view label) {
-  std::vector<const TensorView*> by_place;
-  for (const TensorView& t : tensors)
+void refuse_overlaps(const std::vector<StoredTensor>& tensors, std::string_view label) {
+  std::vector<const StoredTensor*> by_place;
+  for (const StoredTensor& t : tensors)
     if (t.bytes) by_place.push_back(&t);
   std::sort(by_place.begin(), by_place.end(), [](auto* a, auto* b) { return a->data < b->data; });
   for (std::size_t i = 1; i < by_place.size(); ++i)
@@ -169,7 +169,7 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::stri
   });
   auto& tensors = content.tensors;
   std::sort(tensors.begin(), tensors.end(),
-            [](const TensorView& a, const TensorView& b) { return a.name < b.name; });
+            [](const StoredTensor& a, const StoredTensor& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < tensors.size(); ++i)
     if (tensors[i - 1].name == tensors[i].name) repeated(tensors[i].name, label);
   refuse_overlaps(content.tensors, label);
@@ -179,16 +179,16 @@ SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, std::stri
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : file_(path), content_(parse_safetensors(file_.bytes(), path.string())) {}
 
-const TensorView* SafetensorsFile::find(std::string_view name) const {
+const StoredTensor* SafetensorsFile::find(std::string_view name) const {
   const auto& all = content_.tensors;
   const auto it =
       std::lower_bound(all.begin(), all.end(), name,
-                       [](const TensorView& t, std::string_view n) { return t.name < n; });
+                       [](const StoredTensor& t, std::string_view n) { return t.name < n; });
   return it != all.end() && it->name == name ? &*it : nullptr;
 }
 
-const TensorView& SafetensorsFile::at(std::string_view name) const {
-  if (const TensorView* view = find(name)) return *view;
+const StoredTensor& SafetensorsFile::at(std::string_view name) const {
+  if (const StoredTensor* view = find(name)) return *view;
   throw FileError(
       fmt::format("{}: has no tensor '{}'; is it the right file?", path().string(), name));
 }

@@ -118,7 +118,7 @@ std::int64_t longest_text(const fs::path& dir, const Shape& shape, std::int64_t 
 
 /// y = x W^T + b; W as it is stored, in the file's mapping.
 struct Dense {
-  const TensorView* weight = nullptr;
+  const StoredTensor* weight = nullptr;
   Floats bias;
 };
 
@@ -140,11 +140,11 @@ class Loader {
       : tensors_(tensors),
         prefix_(tensors.has("bert.embeddings.word_embeddings.weight") ? "bert." : "") {}
 
-  const TensorView& view(const std::string& name, const std::vector<std::int64_t>& shape) const {
+  const StoredTensor& view(const std::string& name, const std::vector<std::int64_t>& shape) const {
     return tensors_.at(prefix_ + name, shape);
   }
   Floats floats(const std::string& name, const std::vector<std::int64_t>& shape) const {
-    const TensorView& v = view(name, shape);
+    const StoredTensor& v = view(name, shape);
     Floats out(size_of(v.elements()));
     widen(v.type, v.data, v.elements(), out.data());
     return out;
@@ -176,7 +176,7 @@ class Loader {
 std::string fingerprint_of(const Json& config, const ModelTensors& tensors) {
   ByteWriter all;
   all.put_string(config.dump());
-  for (const TensorView* t : tensors.all()) {
+  for (const StoredTensor* t : tensors.all()) {
     all.put_string(t->name);
     all.put(checksum({t->data, size_of(t->bytes)}));
   }
@@ -286,7 +286,7 @@ struct SentenceEncoder::Impl {
   std::int64_t max_tokens;
   std::unique_ptr<Tokenizer> tokenizer;
   ModelTensors tensors;
-  const TensorView* words;
+  const StoredTensor* words;
   Floats positions, type;  // [positions, width]; [width], of the first type: there is one text
   Norm after_embedding;
   std::vector<Layer> layers;

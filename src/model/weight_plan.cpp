@@ -168,7 +168,7 @@ class Mismatch {
                                 file(e.tensor), e.tensor, c_.model_type, why));
   }
 
-  [[noreturn]] void shape(const WeightEntry& e, const TensorView& view) const {
+  [[noreturn]] void shape(const WeightEntry& e, const StoredTensor& view) const {
     refuse_scheme();
     throw FileError(
         fmt::format("{}: tensor '{}' has shape [{}], config.json calls for [{}] by {}; weights and "
@@ -177,13 +177,13 @@ class Mismatch {
                     fmt::join(e.tensor_shape, ", "), shape_keys(e)));
   }
 
-  [[noreturn]] void type(const WeightEntry& e, const TensorView& view) const {
+  [[noreturn]] void type(const WeightEntry& e, const StoredTensor& view) const {
     refuse_scheme();
     throw FileError(fmt::format("{}: tensor '{}' is stored as {}; store it as F32, F16 or BF16",
                                 file(e.tensor), e.tensor, name_of(view.type)));
   }
 
-  [[noreturn]] void unused(const TensorView& view) const {
+  [[noreturn]] void unused(const StoredTensor& view) const {
     refuse_scheme();
     std::string why = "weights and config.json must be of one model";
     const std::string_view name = view.name;
@@ -272,14 +272,14 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
   std::set<std::string, std::less<>> used;
   const Mismatch mismatch(config, *source_);
   for (const WeightEntry& e : entries_) {
-    const TensorView* view = source_->find(e.tensor);
+    const StoredTensor* view = source_->find(e.tensor);
     if (!view) mismatch.missing(e);
     if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
     if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
     if (view->shape.size() == 1) require_finite(e);  // small, and all of it is read in any case
   }
-  for (const TensorView* view : source_->tensors())
+  for (const StoredTensor* view : source_->tensors())
     if (!used.count(view->name) && !harmless(view->name, config)) mismatch.unused(*view);
   std::int64_t layer = -2;
   for (std::size_t i = 0; i < entries_.size(); ++i)
@@ -293,7 +293,7 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
 void PlannedWeights::require_not_all_zero() const {
   for (const WeightEntry& e : entries_) {
     if (e.role != Role::embedding && e.role != Role::head && e.role != Role::final_norm) continue;
-    const TensorView& t = *source_->find(e.tensor);
+    const StoredTensor& t = *source_->find(e.tensor);
     if (!t.data) continue;
     const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
     const std::int64_t row_bytes = t.bytes / t.shape[0];
@@ -318,7 +318,7 @@ void PlannedWeights::require_finite() const {
 }
 
 void PlannedWeights::require_finite(const WeightEntry& e) const {
-  const TensorView& t = *source_->find(e.tensor);
+  const StoredTensor& t = *source_->find(e.tensor);
   if (!t.data) return;
   const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
   const std::int64_t row_bytes = t.bytes / t.shape[0];
@@ -370,7 +370,7 @@ WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias) co
   if (!e)
     throw DataError(fmt::format("weight plan: layer {} has no {}{}", layer, name_of(role),
                                 bias ? " bias" : ""));
-  const TensorView& t = *source_->find(e->tensor);
+  const StoredTensor& t = *source_->find(e->tensor);
   WeightView view{t.type, t.data, e->rows, t.shape.size() > 1 ? t.shape[1] : 1, e->offset};
   if (view.data) view.data += e->first_row * view.row_bytes();
   return view;

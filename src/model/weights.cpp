@@ -54,7 +54,7 @@ Weights::Weights(const fs::path& dir) {
   if (fs::exists(single, ignored)) {
     listing_ = single;
     files_.emplace_back(single);
-    for (const TensorView& t : files_[0].tensors()) places_.emplace(t.name, Place{0, &t});
+    for (const StoredTensor& t : files_[0].tensors()) places_.emplace(t.name, Place{0, &t});
     return;
   }
   if (!fs::exists(index, ignored)) {
@@ -75,7 +75,7 @@ Weights::Weights(const fs::path& dir) {
   }
   for (const auto& [tensor, shard] : map) {
     const std::size_t file = opened.at(shard);
-    const TensorView* view = files_[file].find(tensor);
+    const StoredTensor* view = files_[file].find(tensor);
     if (!view)
       throw FileError(
           fmt::format("{}: has no tensor '{}', which {} promises there; fetch both again",
@@ -84,16 +84,16 @@ Weights::Weights(const fs::path& dir) {
   }
   // what a part holds beyond the list is the model's too
   for (std::size_t file = 0; file < files_.size(); ++file)
-    for (const TensorView& t : files_[file].tensors()) places_.emplace(t.name, Place{file, &t});
+    for (const StoredTensor& t : files_[file].tensors()) places_.emplace(t.name, Place{file, &t});
 }
 
-const TensorView* Weights::find(std::string_view name) const {
+const StoredTensor* Weights::find(std::string_view name) const {
   const auto it = places_.find(name);
   return it == places_.end() ? nullptr : it->second.view;
 }
 
-const TensorView& Weights::at(std::string_view name) const {
-  if (const TensorView* view = find(name)) return *view;
+const StoredTensor& Weights::at(std::string_view name) const {
+  if (const StoredTensor* view = find(name)) return *view;
   throw FileError(
       fmt::format("{}: has no tensor '{}', which config.json calls for; weights and "
                   "config.json must be of one model",
@@ -105,8 +105,8 @@ fs::path Weights::file_of(std::string_view name) const {
   return it == places_.end() ? listing_ : files_[it->second.file].path();
 }
 
-std::vector<const TensorView*> Weights::tensors() const {
-  std::vector<const TensorView*> all;
+std::vector<const StoredTensor*> Weights::tensors() const {
+  std::vector<const StoredTensor*> all;
   for (const auto& [name, place] : places_) all.push_back(place.view);
   return all;
 }

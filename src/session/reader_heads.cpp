@@ -48,7 +48,7 @@ std::vector<float> multiply(const ReaderHeads& heads, const std::vector<float>& 
 /// A tensor of heads. \throws FileError
 std::vector<float> numbers_of(const SafetensorsFile& file, const char* name,
                               std::vector<std::int64_t>& shape) {
-  const TensorView& view = file.at(name);
+  const StoredTensor& view = file.at(name);
   const auto refuse = [&](const std::string& what) {
     throw FileError(
         fmt::format("{}: tensor {} {}; train the heads anew", file.path().string(), name, what));

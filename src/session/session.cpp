@@ -22,31 +22,20 @@ double seconds_between(Clock::time_point start, Clock::time_point end) {
 Session::Session(LanguageModel& model, const Tokenizer* tokenizer)
     : model_(&model), tokenizer_(tokenizer) {}
 
-/// Brings the history in line with the model's count of tokens: shorter after a restore, and with
-/// unknown tokens where another one fed the model.
-void Session::align_history() {
-  const std::int64_t tokens = model_->tokens();
-  if (tokens < 0) return;
-  if (!aligned_ || tokens < history_start_) {
-    history_start_ = tokens;
-    history_.clear();
-    if (static_cast<std::int64_t>(earlier_.size()) > tokens)
-      earlier_.resize(static_cast<std::size_t>(tokens));
-  }
-  aligned_ = true;
-  history_.resize(static_cast<std::size_t>(tokens - history_start_), -1);
-}
-
 void Session::step(std::span<const std::int64_t> ids, StepKind kind) {
   model_->step(ids, kind);
-  for (const std::int64_t id : ids) history_.push_back(static_cast<std::int32_t>(id));
+  if (!model_->keeps_ids()) history_.add(ids);
+}
+
+void Session::follow_model() {
+  if (!model_->keeps_ids() && model_->tokens() >= 0) history_.follow(model_->tokens());
 }
 
 std::int64_t Session::read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                            std::int64_t total) {
   const Clock::time_point start = Clock::now();
   const auto chunk = static_cast<std::size_t>(model_->chunk());
-  align_history();
+  follow_model();
   std::size_t done = 0;
   while (done < ids.size()) {
     const std::size_t n = std::min(chunk, ids.size() - done);
@@ -69,10 +58,12 @@ GenerateResult Session::generate(std::span<const std::int64_t> prompt,
   const ModelConfig& config = model_->config();
   Generation generation({prompt.begin(), prompt.end()}, options,
                         {config.vocab_size, end_tokens(config, tokenizer_)}, tokenizer_);
-  align_history();
+  follow_model();
   // The repetition penalty looks at the whole context: what was read, the prompt and the answer.
-  generation.see(earlier_);
-  generation.see(history_);
+  if (options.sampling.repetition_penalty != 1) {
+    generation.see(history_.ids());
+    generation.see(model_->known_ids());
+  }
 
   double prefill_seconds = 0, decode_seconds = 0;
   while (!generation.done()) {

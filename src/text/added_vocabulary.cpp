@@ -196,10 +196,11 @@ NamedTokens::NamedTokens(const TokenFiles& files, AddedVocabulary& vocabulary,
     if (const TokenDescription* known = decoder.null() ? vocabulary.find(content) : nullptr)
       token = *known;
   }
-  for (const auto& [id, token] : by_id) {
+  for (const auto& entry : by_id) {  // clang before 16 lets no lambda have a part by its name
+    const TokenDescription& token = entry.second;
     TokenDescription out = token;
-    out.special = out.special || std::any_of(named_.begin(), named_.end(), [&](const auto& entry) {
-                    return entry.second.content == token.content;
+    out.special = out.special || std::any_of(named_.begin(), named_.end(), [&](const auto& named) {
+                    return named.second.content == token.content;
                   });
     const TokenDescription* known = vocabulary.find(token.content);
     if (known == nullptr || !same(*known, token)) vocabulary.add(out);

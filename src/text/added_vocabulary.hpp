@@ -89,6 +89,11 @@ std::vector<std::string> key_order(std::string_view config);
 /// Those that a directory has. \throws FileError for one that is no JSON object
 TokenFiles read_token_files(const std::filesystem::path& dir);
 
+/// What special_tokens_map.json and added_tokens.json change of a directory's tokenizer: its added
+/// tokens and its begin and end, as one text. Empty where the other files say the same, as most do,
+/// and where the tokenizer cannot be read.
+std::string changes_by_token_files(const std::filesystem::path& dir);
+
 /// Named special tokens after all files: "bos_token" and so on.
 class NamedTokens {
  public:

@@ -89,7 +89,7 @@ std::vector<std::int64_t> gguf_end_tokens(const std::vector<std::string_view>& t
     for (const std::string_view name : names)
       if (const auto it = last.find(name); it != last.end()) found.push_back(it->second);
     std::sort(found.begin(), found.end());
-    if (only_first && !found.empty()) found.resize(1);
+    if (only_first && !found.empty()) found.erase(found.begin() + 1, found.end());
     for (const std::int64_t id : found) add(id);
   };
   add_by_name(kEnds, false);

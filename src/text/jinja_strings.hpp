@@ -61,6 +61,8 @@ List split_lines(Budget& budget, const Value& of, bool keep_ends);
 Value padded(Budget& budget, const Value& of, Integer width, const Str* fill, int side);
 /// The characters, each one a string.
 List characters(Budget& budget, const Value& of);
+/// str.format with plain fields: {}, {0}, {name}.
+Value formatted(Budget& budget, const Str& s, const Arguments& arguments);
 /// s % arguments
 Value percent(Budget& budget, const Str& s, const Value& arguments);
 

@@ -28,6 +28,8 @@ __extension__ typedef __int128 Integer;
 [[noreturn]] void fail(const std::string& what);
 
 constexpr int kDeepest = 200;  // lists within lists, and so on
+/// \throws DataError for more than kDeepest
+void too_deep(int depth);
 
 /// What one rendering may take: steps, about as long as each other, and bytes that are held.
 class Budget {

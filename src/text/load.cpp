@@ -98,6 +98,17 @@ std::vector<std::pair<std::string, std::string>> defaults_of(const TokenFiles& f
   return {{"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}};
 }
 
+/// Those of tokenizer.json itself.
+void add_tokens(const JsonNode& root, TokenFiles& files, AddedVocabulary& added) {
+  const JsonNode list = root.at("added_tokens");
+  if (list.null()) return;
+  if (!list.json().is_array()) list.fail("must be an array");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    files.json_ids.insert(list.at(i).at("id").index(std::int64_t{1} << 31));
+    added.add(read_description(list.at(i)));
+  }
+}
+
 /// The parts that tokenizer.json describes, and the tokens that the files beside it add.
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
                           TokenFiles files, const IdMerges* merges = nullptr) {
@@ -115,13 +126,7 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
       .decoder = Decoder(root.at("decoder"))};
   p.ids = std::visit([](const auto& m) { return m.vocabulary(); }, p.model);
   AddedVocabulary added(p.ids);
-  if (const JsonNode list = root.at("added_tokens"); !list.null()) {
-    if (!list.json().is_array()) list.fail("must be an array");
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      files.json_ids.insert(list.at(i).at("id").index(std::int64_t{1} << 31));
-      added.add(read_description(list.at(i)));
-    }
-  }
+  add_tokens(root, files, added);
   const NamedTokens named(files, added, defaults_of(files, byte_level));
   make_entries(root, added, p);
   bool has_template = false;
@@ -142,6 +147,34 @@ TokenizerParts read_directory(const std::filesystem::path& file) {
   const nlohmann::json json =
       file.filename() == kBertVocabulary ? bert_tokenizer_json(file) : parse_json_file(file);
   return read_parts(file, json, read_token_files(file.parent_path()));
+}
+
+/// Ids, flags and names that the files give to added tokens. \param root null: of a
+/// tokenizer.model, from which texts are read without them
+std::string added_text(const JsonNode* root, TokenFiles files) {
+  StringToId ids;
+  bool byte_level = false;
+  AddedVocabulary added(ids);
+  if (root) {
+    byte_level = PreTokenizer(root->at("pre_tokenizer")).byte_level();
+    const JsonNode model = root->at("model").at("vocab");
+    for (const auto& [token, id] : model.json().items())
+      if (id.is_number_integer()) ids.emplace(token, id.get<std::int64_t>());
+    added = AddedVocabulary(ids);
+    add_tokens(*root, files, added);
+  }
+  const NamedTokens named(
+      files, added,
+      root ? defaults_of(files, byte_level) : std::vector<std::pair<std::string, std::string>>());
+  nlohmann::json out{named.content("bos_token"), named.content("eos_token")};
+  if (root) {
+    added.each_searched([&](const TokenDescription& t, std::int64_t id, int where) {
+      out.push_back(
+          {t.content, id, where, t.special, t.single_word, t.lstrip, t.rstrip, t.normalized});
+    });
+    added.each_special([&](std::int64_t id) { out.push_back(id); });
+  }
+  return out.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 /// A text that lies in another file, within what parse_json_file allows.
@@ -177,6 +210,25 @@ void refuse_other_kinds(const std::filesystem::path& dir) {
 }
 
 }  // namespace
+
+std::string changes_by_token_files(const std::filesystem::path& dir) {
+  try {
+    const TokenFiles all = read_token_files(dir);
+    if (all.special_map.is_null() && all.added.is_null()) return {};
+    const std::filesystem::path file = dir / "tokenizer.json";
+    nlohmann::json json;
+    std::error_code ignored;
+    if (std::filesystem::exists(file, ignored)) json = parse_json_file(file);
+    const JsonNode root(file, json);
+    const JsonNode* const described = json.is_null() ? nullptr : &root;
+    TokenFiles others = all;
+    others.special_map = others.added = nullptr;
+    std::string text = added_text(described, all);
+    return text == added_text(described, others) ? std::string() : text;
+  } catch (const Error&) {
+    return {};  // who reads texts is told what is wrong; who has ids needs no tokenizer
+  }
+}
 
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
                           const IdMerges* merges) {

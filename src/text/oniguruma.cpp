@@ -71,8 +71,10 @@ class Writer {
 
   std::string branches(const Node& node) {
     std::string out;
-    for (std::size_t i = 0; i < node.kids.size(); ++i)
-      out += (i > 0 ? "|" : "") + (*this)(node.kids[i]);
+    for (std::size_t i = 0; i < node.kids.size(); ++i) {
+      if (i > 0) out += '|';
+      out += (*this)(node.kids[i]);
+    }
     return out;
   }
 
@@ -298,9 +300,9 @@ class Writer {
         if (item.nested.empty())
           flat_items += item.flat;
         else
-          any_of += "|" + test(item.nested[0]);
+          any_of.append("|").append(test(item.nested[0]));
       }
-      if (!flat_items.empty()) any_of += "|[" + flat_items + "]";
+      if (!flat_items.empty()) any_of.append("|[").append(flat_items).append("]");
       all += any_of.empty() ? "(?!)" : "(?=" + any_of.substr(1) + ")";
     }
     return c.negated ? "(?!" + all + ")" : all;

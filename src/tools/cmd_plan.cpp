@@ -54,7 +54,7 @@ std::int64_t weight_bytes(const fs::path& dir, bool& from_files) {
   if (!from_files) return 2 * model_facts(dir).weights;  // 16 bits each, as nearly all come
   std::int64_t bytes = 0;
   const OpenModel opened = open_model(dir);  // they stay as they are stored
-  for (const TensorView* t : opened.tensors->tensors()) bytes += t->bytes;
+  for (const StoredTensor* t : opened.tensors->tensors()) bytes += t->bytes;
   return bytes;
 }
 

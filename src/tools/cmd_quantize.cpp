@@ -23,7 +23,7 @@ struct QuantizeFlags {
 
 std::int64_t bytes_of(const TensorSource& tensors) {
   std::int64_t bytes = 0;
-  for (const TensorView* t : tensors.tensors()) bytes += t->bytes;
+  for (const StoredTensor* t : tensors.tensors()) bytes += t->bytes;
   return bytes;
 }
 

@@ -30,7 +30,7 @@ struct ServeFlags {
   ModelFlags model;
   std::filesystem::path dir;
   std::string host = "127.0.0.1", name;
-  std::int64_t port = 8080, max_tokens = 100'000, queue = 64, timeout = 3600;
+  std::int64_t port = 8080, max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600;
   std::vector<std::string> origins;
   GenerationFlags generation;
 };
@@ -110,7 +110,8 @@ void run(const ServeFlags& flags) {
   if (const char* key = std::getenv("EPISODIC_API_KEY")) options.access.api_key = key;
   options.access.host = flags.host;
   options.access.origins = flags.origins;
-  options.defaults = flags.generation.options(generation_defaults(flags.model.model));
+  const GenerationDefaults of_model = generation_defaults(flags.model.model);
+  options.defaults = flags.generation.options(of_model);
   options.log = say;
   if (!is_loopback(flags.host) && options.access.api_key.empty())
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
@@ -118,6 +119,7 @@ void run(const ServeFlags& flags) {
   ServiceOptions limits;
   limits.max_tokens = flags.max_tokens;
   limits.queue = static_cast<std::size_t>(flags.queue);
+  limits.parallel = static_cast<std::size_t>(flags.parallel);
   limits.in_flight.whole = std::chrono::seconds(flags.timeout);
   Service service(*engine, limits);
   HttpServer server(service, options);
@@ -126,13 +128,19 @@ void run(const ServeFlags& flags) {
   const bool ipv6 = flags.host.find(':') != std::string::npos;
   say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name, tokens,
                   ipv6 ? "[" + flags.host + "]" : flags.host, port));
+  say(fmt::format(
+      "where a request says nothing else: {}{}; an answer ends with its turn, or at {} "
+      "tokens",
+      sampling_text(options.defaults.sampling),
+      of_model.source.empty() ? "" : " (" + of_model.source + ")", options.defaults.max_new));
   server.listen();
 }
 #else
 void run(const ServeFlags&) {
   throw NotBuiltError(
-      "serve: this program was built without an HTTP library; install libcpp-httplib-dev and build "
-      "it again");
+      "serve: this program was built without an HTTP library; install cpp-httplib of version 0.11 "
+      "to "
+      "0.15 (libcpp-httplib-dev of Debian 12) and build it again");
 }
 #endif
 
@@ -143,13 +151,12 @@ void add_serve(Command& app) {
   Command sub = app.subcommand("serve", "Answer over HTTP as OpenAI's interface does");
   sub.footer(
       "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health, "
-      "GET "
-      "/metrics.\nEvery request begins behind the memory in --memory-dir, which stays as it is, or "
-      "with nothing; a\nconversation's earlier turns are not read again. One request is answered "
-      "at "
-      "a time, --queue others wait.\nFlags of sampling are what a request leaves open. Who may "
-      "ask: "
-      "programs of this machine, pages of no\norigin but --allow-origin's; whoever knows "
+      "GET /metrics.\nEvery request begins behind the memory in --memory-dir, which stays as it "
+      "is, or "
+      "with nothing; a\nconversation's earlier turns are not read again. --parallel requests are "
+      "answered at once, --queue others wait.\nFlags of sampling are what a request leaves open. "
+      "Who "
+      "may ask: programs of this machine, pages of no\norigin but --allow-origin's; whoever knows "
       "EPISODIC_API_KEY where it is set.\n\n"
       "Examples:\n"
       "  episodic serve --model M --memory-dir book.mem --port 8080\n"
@@ -164,8 +171,13 @@ void add_serve(Command& app) {
             "Tokens that a request may come to, its answer included: a device takes its room for "
             "them at the start",
             1);
+  add_count(
+      sub, "--parallel", flags->parallel,
+      "Requests that are answered at once, in the same steps, each with windows of its own; on "
+      "a device 1",
+      1);
   add_count(sub, "--queue", flags->queue,
-            "Requests that may wait behind the one being answered; more are told to come again");
+            "Requests that may wait behind those being answered; more are told to come again");
   add_count(sub, "--timeout", flags->timeout,
             "Seconds that a request may take, its waiting included; 0: no limit");
   sub.option("--allow-origin", flags->origins,

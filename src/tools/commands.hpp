@@ -24,6 +24,7 @@ void add_segment(Command& app);
 void add_serve(Command& app);
 void add_tokenize(Command& app);
 void add_trace(Command& app);
+/// The full command, in the program episodic-train-lora; `episodic` has trainer.hpp.
 void add_train_lora(Command& app);
 void add_verify(Command& app);
 

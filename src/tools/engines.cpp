@@ -36,7 +36,7 @@ void note_rounding(const CommonFlags& common, const ModelFlags& flags) {
   if (said || common.quiet || activations() == cpu::Activations::exact) return;
   const OpenModel model = open_model(flags.model);
   std::int64_t all = 0, four_bits = 0;
-  for (const TensorView* tensor : model.tensors->tensors()) {
+  for (const StoredTensor* tensor : model.tensors->tensors()) {
     const std::int64_t n = tensor->elements();
     const bool rounded = flags.quantize == "q4_0" && tensor->shape.size() > 1;
     all += n;

@@ -51,7 +51,7 @@ class Case {
     }
   };
   Tensor tensor(const char* name, std::size_t rank) const {
-    const TensorView& view = inputs_.at(name);
+    const StoredTensor& view = inputs_.at(name);
     if (view.type != TensorType::f32 || view.shape.size() != rank)
       throw FileError(fmt::format("{}: tensor '{}' is {} [{}], expected F32 with {} dimensions",
                                   inputs_.path().string(), name, name_of(view.type),

@@ -14,7 +14,7 @@
 
 #include "episodic/attention/attend.hpp"
 #include "episodic/base/error.hpp"
-#include "model/torch_tensor.hpp"
+#include "torch_slots/torch_tensor.hpp"
 
 namespace episodic::torch_ops {
 namespace {

@@ -82,7 +82,7 @@ TEST_CASE("calibration finds the golden case's gamma through the cuts") {
     if (!test.contains("calibrate_to")) continue;
     ++calibrated;
     const SafetensorsFile file(folder / "inputs.safetensors");
-    const TensorView& view = file.at("keys");
+    const StoredTensor& view = file.at("keys");
     const std::int64_t n = view.shape[0], layers = view.shape[1], heads = view.shape[2];
     const std::int64_t d = view.shape[3], row = layers * heads * d;
     std::vector<float> all(static_cast<std::size_t>(n * row));

@@ -380,10 +380,10 @@ TEST_CASE("weights: products of every type, any number of rows") {
         const Case c(random, type, n, blocks == 1 ? 1 : n == 5 ? 131 : 7, in);
         std::vector<float> y;
         for (const Activations how : {Activations::rounded, Activations::exact})
-          for (const Sgemm sgemm : {Sgemm{nullptr}, Sgemm{plain_sgemm}}) {
+          for (const RowClass rows : {RowClass::by_count, RowClass::few, RowClass::many}) {
             const bool with_bias = random() % 2, add = random() % 2;
             const WeightProduct p = c.product(y, with_bias, add);
-            multiply_weights(n, {&p, 1}, {.sgemm = sgemm, .activations = how});
+            multiply_weights(n, {&p, 1}, {.activations = how, .rows = rows});
             c.check(y, with_bias, add);
           }
       }
@@ -397,7 +397,7 @@ TEST_CASE("weights: panels of several pieces") {
     for (const bool with_bias : {false, true})
       for (const bool add : {false, true}) {
         const WeightProduct p = c.product(y, with_bias, add);
-        multiply_weights(20, {&p, 1}, {.sgemm = plain_sgemm});
+        multiply_weights(20, {&p, 1}, {.activations = Activations::exact});
         c.check(y, with_bias, add);
       }
   }
@@ -486,11 +486,11 @@ TEST_CASE("weights: the same bits with any number of threads and in any company"
     const WeightProduct p = c.product(one, true, false), q = c.product(many, true, false);
     {
       const Threads threads(1);
-      multiply_weights(8, {&p, 1});
+      multiply_weights(8, {&p, 1}, {.rows = RowClass::few});
     }
     {
       const Threads threads(4);
-      multiply_weights(8, {&q, 1});
+      multiply_weights(8, {&q, 1}, {.rows = RowClass::few});
     }
     INFO(name_of(type));
     REQUIRE(one == many);
@@ -532,9 +532,12 @@ TEST_CASE("weights: many rows of blocks have the same bits with any threads and 
   }
 }
 
-#if defined(__x86_64__)
 TEST_CASE("weights: own products of many rows of floats, at any size and stride") {
-  if (kernels().set != InstructionSet::avx512) EPISODIC_SKIP("the machine has no AVX-512");
+  Sgemm sgemm = sgemm_portable;
+#if defined(__x86_64__)
+  if (kernels().set == InstructionSet::avx2) sgemm = sgemm_avx2;
+  if (kernels().set == InstructionSet::avx512) sgemm = sgemm_avx512;
+#endif
   std::mt19937 random(19);
   std::normal_distribution<float> normal;
   const auto draw = [&](std::int64_t count) {
@@ -542,9 +545,9 @@ TEST_CASE("weights: own products of many rows of floats, at any size and stride"
     for (float& x : v) x = normal(random);
     return v;
   };
-  for (const std::int64_t n : {1, 2, 13, 14, 15, 31, 100})
-    for (const std::int64_t out : {1, 15, 16, 17, 32, 33, 150})
-      for (const std::int64_t in : {0, 1, 15, 16, 17, 511, 512, 513, 1040})
+  for (const std::int64_t n : {1, 2, 5, 7, 13, 14, 15, 31, 100})
+    for (const std::int64_t out : {1, 7, 9, 15, 16, 17, 32, 33, 150})
+      for (const std::int64_t in : {0, 1, 7, 9, 15, 16, 17, 255, 257, 511, 512, 513, 1040})
         for (const float beta : {0.0f, 1.0f}) {
           INFO(n << " rows, " << out << " outputs of " << in << " numbers, beta " << beta);
           const std::int64_t x_stride = in + 3, w_stride = in + 5, y_stride = out + 7;
@@ -557,8 +560,7 @@ TEST_CASE("weights: own products of many rows of floats, at any size and stride"
           auto expected = y, part = y;
           plain_sgemm(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, expected.data(),
                       y_stride);
-          sgemm_avx512(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, y.data(),
-                       y_stride);
+          sgemm(n, out, in, x.data(), x_stride, w.data(), w_stride, beta, y.data(), y_stride);
           // sums of `in` products of normal numbers, each rounded once
           const double bound = 1e-6 * (10 + static_cast<double>(in));
           bool near = true;
@@ -567,12 +569,85 @@ TEST_CASE("weights: own products of many rows of floats, at any size and stride"
           REQUIRE(near);
           // a row's bits do not depend on the rows beside it
           const std::int64_t last = n - 1;
-          sgemm_avx512(1, out, in, x.data() + last * x_stride, x_stride, w.data(), w_stride, beta,
-                       part.data() + last * y_stride, y_stride);
+          sgemm(1, out, in, x.data() + last * x_stride, x_stride, w.data(), w_stride, beta,
+                part.data() + last * y_stride, y_stride);
           REQUIRE(std::equal(y.begin() + last * y_stride, y.end(), part.begin() + last * y_stride));
         }
 }
-#endif
+
+TEST_CASE(
+    "weights: a row's bits depend on its class, not on the rows, outputs and products beside it") {
+  std::mt19937 random(23);
+  std::normal_distribution<float> normal;
+  const auto up_to = [&](std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
+  };
+  for (const TensorType type : kTypes)
+    for (const Activations how : {Activations::rounded, Activations::exact, Activations::bfloat16})
+      for (const RowClass rows : {RowClass::few, RowClass::many})
+        for (int trial = 0; trial < 3; ++trial) {
+          const std::int64_t n = trial == 0 ? 70 : up_to(40), out = up_to(300);
+          const std::int64_t in = is_block(type) ? block_elements(type) * up_to(5) : up_to(1300);
+          INFO(name_of(type) << ", activations " << static_cast<int>(how) << ", class "
+                             << static_cast<int>(rows) << ": " << n << " rows, " << out
+                             << " outputs of " << in);
+          Case c(random, type, n, out, in);
+          for (float& v : c.x) v = normal(random);
+          const bool with_bias = random() % 2, add = random() % 2;
+          const WeightOptions options{.activations = how, .rows = rows};
+          std::vector<float> whole, part, beside;
+          const WeightProduct p = c.product(whole, with_bias, add);
+          multiply_weights(n, {&p, 1}, options);
+          // some rows of some outputs, beside another product
+          for (int piece = 0; piece < 4; ++piece) {
+            const std::int64_t first = up_to(n) - 1, count = piece == 0 ? 1 : up_to(n - first);
+            const std::int64_t from = up_to(out) - 1, outputs = up_to(out - from);
+            WeightProduct products[] = {c.product(part, with_bias, add),
+                                        c.product(beside, false, false)};
+            for (WeightProduct& q : products) {
+              q.x += first * c.x_stride;
+              q.y += first * c.y_stride;
+            }
+            WeightProduct& q = products[piece % 2];
+            q = products[0];
+            if (piece % 2) products[0] = c.product(beside, false, false);
+            q.y += from;
+            q.out = outputs;
+            q.weight = static_cast<const unsigned char*>(q.weight) + from * row_bytes(type, in);
+            if (q.bias != nullptr) q.bias += from;
+            multiply_weights(count, products, options);
+            bool same = true;
+            for (std::int64_t r = first; r < first + count; ++r)
+              for (std::int64_t o = from; o < from + outputs; ++o) {
+                const auto at = static_cast<std::size_t>(r * c.y_stride + o);
+                same = same && std::memcmp(&part[at], &whole[at], sizeof(float)) == 0;
+              }
+            REQUIRE(same);
+          }
+        }
+}
+
+TEST_CASE("weights: by_count takes few rows for few, and more for many") {
+  std::mt19937 random(24);
+  std::normal_distribution<float> normal;
+  for (const TensorType type : kTypes)
+    for (const Activations how : {Activations::rounded, Activations::exact}) {
+      INFO(name_of(type));
+      const std::int64_t border = few_rows(type, how);
+      REQUIRE(border >= 1);
+      Case c(random, type, border + 1, 70, 1024);
+      for (float& v : c.x) v = normal(random);
+      for (const std::int64_t n : {border, border + 1}) {
+        std::vector<float> by_count, named;
+        const WeightProduct p = c.product(by_count, true, false);
+        const WeightProduct q = c.product(named, true, false);
+        multiply_weights(n, {&p, 1}, {.activations = how});
+        multiply_weights(n, {&q, 1},
+                         {.activations = how, .rows = n > border ? RowClass::many : RowClass::few});
+        REQUIRE(by_count == named);
+      }
+    }
+}
 
 TEST_CASE("weights: what rounding the activations costs is bounded") {
   std::mt19937 random(7);

@@ -2,13 +2,17 @@
 // Several sequences that share one model's weights, in one step.
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "damaged_files.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_decoder.hpp"
+#include "episodic/memory/sizes.hpp"
+#include "episodic/model/memory_layers.hpp"
 #include "kernels/device.hpp"
 #include "model/tiny_llama.hpp"
 #include "support/refusal.hpp"
@@ -491,6 +495,10 @@ TEST_CASE("a sequence of a batch that goes wrong on the device harms no other") 
       if (step == 2) spoiled[0] = 60;
       const std::vector<DeviceDecoder::SequenceStep> batch{{&bad, spoiled}, {&good, sound}};
       DeviceDecoder::step_batch(batch);
+      if (step == 2) {  // `logits` of the one says so at once
+        const std::string message = refusal<FileError>([&] { static_cast<void>(bad.logits()); });
+        REQUIRE(mentions(message, "row 60"));
+      }
       reference.step(sound);
       const Seen a = seen_of(good, true), b = seen_of(reference, true);
       REQUIRE((a.events == b.events));
@@ -505,7 +513,7 @@ TEST_CASE("a sequence of a batch that goes wrong on the device harms no other") 
   }
 }
 
-TEST_CASE("a batch is refused whole, before any sequence has made the step") {
+TEST_CASE("a batch that is no step of one model is refused whole") {
   EPISODIC_NEEDS_DEVICE();
   const TempDir dir;
   TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
@@ -514,24 +522,216 @@ TEST_CASE("a batch is refused whole, before any sequence has made the step") {
   const Ids ids = random_ids(3, 1), unknown{1, 61}, long_step = random_ids(11, 1);
   using Batch = std::vector<DeviceDecoder::SequenceStep>;
   first.attach_memory(small_config(), 20);
-  const auto refused = [&](const Batch& batch) {
-    REQUIRE_THROWS_AS(DeviceDecoder::step_batch(batch), Error);
+  const auto said = [&](const Batch& batch) {
+    return refusal<DataError>([&] { DeviceDecoder::step_batch(batch); });
+  };
+  const auto refused = [&](const Batch& batch, const std::string& why) {
+    REQUIRE(mentions(said(batch), why));
+    REQUIRE(mentions(refusal<DataError>([&] { DeviceDecoder::try_step_batch(batch); }), why));
     REQUIRE(first.tokens() == 0);
     REQUIRE(second.tokens() == 0);
   };
-  refused({{&first, ids}, {&second, ids}});  // without attention
-  second.attend_fully(20, 10);
   stranger.attend_fully(20, 10);
-  refused({{&first, ids}, {&second, unknown}});
-  refused({{&first, ids}, {&second, long_step}});
-  refused({{&first, ids}, {&second, ids}, {&first, ids}});
-  refused({{&first, ids}, {&stranger, ids}});
-  refused({{&first, ids}, {&second, Ids{}}});
+  refused({{&first, ids}, {&second, ids}, {&first, ids}}, "0 and 2");
+  refused({{&first, ids}, {&stranger, ids}}, "sequence 1");
   DeviceDecoder::step_batch({});
+  REQUIRE(DeviceDecoder::try_step_batch({}).empty());
+  // What one sequence cannot do is said of it, when the other has made its step.
+  std::int64_t made = 0;
+  const auto fails = [&](const Batch& batch, const std::string& why, int place) {
+    const std::string message = said(batch);
+    INFO(message);
+    REQUIRE(mentions(message, why));
+    REQUIRE(mentions(message, "(sequence " + std::to_string(place) + " of the batch)"));
+    REQUIRE(first.tokens() == (made += 3));
+    REQUIRE(second.tokens() == 0);
+  };
+  fails({{&first, ids}, {&second, ids}}, "no memory yet", 1);
+  second.attend_fully(20, 10);
+  fails({{&first, ids}, {&second, unknown}}, "not in the vocabulary", 1);
+  fails({{&second, long_step}, {&first, ids}}, "11 tokens, must be in [1, chunk = 10]", 0);
+  fails({{&first, ids}, {&second, Ids{}}}, "0 tokens", 1);
+  // Of both the first.
+  const std::string message = said({{&second, unknown}, {&first, long_step}});
+  REQUIRE(mentions(message, "not in the vocabulary"));
+  REQUIRE(mentions(message, "(sequence 0 of the batch)"));
   const Batch batch{{&first, ids}, {&second, ids}};
   DeviceDecoder::step_batch(batch);
-  REQUIRE(first.tokens() == 3);
+  REQUIRE(first.tokens() == made + 3);
   REQUIRE(second.tokens() == 3);
+}
+
+/// Why a sequence cannot make its step.
+enum class Fault {
+  unknown_id,
+  too_long,
+  no_tokens,
+  no_attention,
+  no_room,         // of its memory
+  no_full_room,    // without a memory
+  unreadable,      // its events, in files: known in the middle of a step
+  cannot_be_kept,  // its events, in files: known at the step's end
+  hook,            // of its keys: throws in the middle of a step
+};
+
+/// Settings whose events lie in files, the device holding a quarter of them.
+MemoryConfig over_files(const TempDir& dir, const TempDir& files, std::int64_t max_tokens) {
+  MemoryConfig config = small_config();
+  DeviceDecoder model = DeviceDecoder::load(dir.path());
+  const DeviceMemoryBytes all = model.attach_memory(config, max_tokens).bytes();
+  config.device_bytes = all.total() - all.events / 4;
+  const MemoryShape shape = memory_shape(model.config());
+  config.host_bytes =
+      least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
+                       config.max_block, most_recalled_tokens(config));
+  config.disk_dir = files.path().string();
+  return config;
+}
+
+/// Three sequences that make steps together, and the same ones alone. One of them has a fault.
+class Faulty {
+ public:
+  static constexpr std::int64_t kTokens = 200;
+
+  Faulty(const TempDir& dir, Fault fault, std::size_t bad, std::size_t n)
+      : fault_(fault), bad_(bad), n_(n) {
+    const bool in_files = fault == Fault::unreadable || fault == Fault::cannot_be_kept;
+    const std::int64_t before = in_files ? 80 : 10;  // tokens
+    for (std::vector<DeviceDecoder>* const models : {&together_, &alone_}) {
+      models->push_back(DeviceDecoder::load(dir.path()));
+      while (models->size() < 3) models->push_back((*models)[0].share_weights());
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      has_memory_[i] = i == bad ? fault != Fault::no_full_room : i != (bad + 1) % 3;
+      const bool is_short = i == bad && (fault == Fault::no_room || fault == Fault::no_full_room);
+      const std::int64_t room = is_short ? before + 3 * static_cast<std::int64_t>(n) : kTokens;
+      attach(alone_[i], i, small_config(), room);
+      if (i != bad || fault != Fault::no_attention)
+        attach(together_[i], i,
+               i == bad && in_files ? over_files(dir, files_, room) : small_config(), room);
+    }
+    // Alone, so that also cuBLAS adds in one order up to here.
+    for (std::int64_t at = 0; at < before; at += 10)
+      for (std::size_t i = 0; i < 3; ++i) {
+        const Ids ids = random_ids(10, ++seed_);
+        if (has_attention(i)) together_[i].step(ids);
+        alone_[i].step(ids);
+      }
+    if (fault != Fault::no_attention)
+      for (int round = 0; round < 3; ++round) REQUIRE(steps(sound()).empty());
+  }
+
+  /// A step with the fault. \return the message, empty if the step was made
+  std::string faulty_step() {
+    std::vector<Ids> ids = sound();
+    Ids& of_bad = ids[bad_];
+    if (fault_ == Fault::unknown_id) of_bad.back() = 61;
+    if (fault_ == Fault::too_long) of_bad = random_ids(11, 5);
+    if (fault_ == Fault::no_tokens) of_bad.clear();
+    if (fault_ == Fault::hook)
+      together_[bad_].set_keys_hook([](std::int64_t layer, std::span<const float>) {
+        if (layer == 1) throw FileError("no room for these keys");
+      });
+    std::optional<FullFiles> full;
+    if (fault_ == Fault::cannot_be_kept) full.emplace();
+    if (fault_ == Fault::unreadable) damage(files_.path());
+    const std::string message = steps(ids);
+    if (fault_ == Fault::unreadable) damage(files_.path());  // whole again
+    together_[bad_].set_keys_hook({});
+    return message;
+  }
+
+  /// A step without it. \return as faulty_step
+  std::string sound_step() { return steps(sound()); }
+
+ private:
+  void attach(DeviceDecoder& model, std::size_t i, const MemoryConfig& config,
+              std::int64_t max_tokens) const {
+    if (has_memory_[i])
+      model.attach_memory(config, max_tokens);
+    else
+      model.attend_fully(max_tokens, 10);
+  }
+  bool has_attention(std::size_t i) const { return i != bad_ || fault_ != Fault::no_attention; }
+  std::vector<Ids> sound() {
+    std::vector<Ids> ids;
+    for (std::size_t i = 0; i < 3; ++i)
+      ids.push_back(random_ids(static_cast<std::int64_t>(n_), ++seed_));
+    return ids;
+  }
+  void same(std::size_t i) {
+    const Seen got = seen_of(together_[i], has_memory_[i]),
+               expected = seen_of(alone_[i], has_memory_[i]);
+    REQUIRE((got.events == expected.events));
+    REQUIRE(got.recalled == expected.recalled);
+    if (kExact || n_ == 1) REQUIRE((got == expected));
+    for (std::size_t c = 0; c < got.logits.size(); ++c)
+      REQUIRE(std::abs(got.logits[c] - expected.logits[c]) < 1e-4f);
+  }
+  std::string steps(const std::vector<Ids>& ids) {
+    std::vector<DeviceDecoder::SequenceStep> batch;
+    for (std::size_t i = 0; i < 3; ++i) batch.push_back({&together_[i], ids[i]});
+    std::optional<Seen> before;
+    if (has_attention(bad_)) before = seen_of(together_[bad_], has_memory_[bad_]);
+    const std::int64_t tokens = together_[bad_].tokens();
+    const std::vector<std::exception_ptr> failures = DeviceDecoder::try_step_batch(batch);
+    REQUIRE(failures.size() == 3);
+    std::string message;
+    for (std::size_t i = 0; i < 3; ++i) {
+      INFO("sequence " << i);
+      if (failures[i]) {
+        REQUIRE(i == bad_);
+        message = refusal<Error>([&] { std::rethrow_exception(failures[i]); });
+        REQUIRE(together_[i].tokens() == tokens);
+        if (before) REQUIRE((seen_of(together_[i], has_memory_[i]) == *before));
+        continue;
+      }
+      alone_[i].step(ids[i]);
+      REQUIRE(together_[i].tokens() == alone_[i].tokens());
+      same(i);
+    }
+    return message;
+  }
+
+  Fault fault_;
+  std::size_t bad_, n_;
+  unsigned seed_ = 100;
+  TempDir files_;
+  bool has_memory_[3] = {};
+  std::vector<DeviceDecoder> together_, alone_;
+};
+
+TEST_CASE("a sequence of a batch that cannot make its step fails alone, whatever its place") {
+  EPISODIC_NEEDS_DEVICE();
+  const TempDir dir;
+  TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
+  const struct {
+    Fault fault;
+    const char* said;
+  } faults[] = {{Fault::unknown_id, "= 61 is not in the vocabulary"},
+                {Fault::too_long, "11 tokens, must be in [1, chunk = 10]"},
+                {Fault::no_tokens, "0 tokens, must be in [1, chunk = 10]"},
+                {Fault::no_attention, "no memory yet"},
+                {Fault::no_room, "room for max_tokens"},
+                {Fault::no_full_room, "room for max_tokens"},
+                {Fault::unreadable, "holds no block"},
+                {Fault::cannot_be_kept, ""},
+                {Fault::hook, "no room for these keys"}};
+  for (const auto& [fault, said] : faults)
+    for (const std::size_t bad : {0u, 1u, 2u}) {
+      const std::size_t n = bad == 1 ? 9 : 1;
+      INFO("fault " << static_cast<int>(fault) << ", " << n << " tokens, place " << bad);
+      Faulty three(dir, fault, bad, n);
+      // Files are not needed in every step.
+      std::string message;
+      for (int round = 0; round < 8 && message.empty(); ++round) message = three.faulty_step();
+      INFO(message);
+      REQUIRE(!message.empty());
+      REQUIRE(mentions(message, said));
+      const bool stays =
+          fault == Fault::no_attention || fault == Fault::no_room || fault == Fault::no_full_room;
+      for (int round = 0; round < 2; ++round) REQUIRE(three.sound_step().empty() != stays);
+    }
 }
 
 }  // namespace device_batch_test

@@ -125,11 +125,11 @@ TEST_CASE("a decoder on the device gives the logits of every row of a step") {
   const std::vector<std::int64_t> ids = random_ids(60, 61, 2);
   for (std::size_t done = 0; done < ids.size();) {
     const std::size_t n = done == 20 ? 1 : std::min<std::size_t>(10, ids.size() - done);
-    const at::Tensor expected = host.forward({ids.data() + done, n}).contiguous();
+    const LogitsView expected = host.forward({ids.data() + done, n});
     std::vector<float> got(n * 61);
     device.step({ids.data() + done, n}, got);
     plain.step({ids.data() + done, n});
-    REQUIRE(largest_difference({expected.const_data_ptr<float>(), got.size()}, got) < 2e-4);
+    REQUIRE(largest_difference({expected.floats().data(), got.size()}, got) < 2e-4);
     REQUIRE(largest_difference(plain.logits(), std::span(got).last(61)) == 0);
     done += n;
   }
@@ -446,8 +446,8 @@ TEST_CASE("adapters and rounded weights on the device are the host's") {
   const std::vector<std::int64_t> ids = random_ids(10, 61, 6);
   const auto host_logits = [&](const ModelOptions& changes) {
     Decoder host = Decoder::load(open_model(dir / "model", changes));
-    const at::Tensor all = host.forward(ids).contiguous();
-    return std::vector<float>(all.const_data_ptr<float>(), all.const_data_ptr<float>() + 610);
+    const LogitsView all = host.forward(ids);
+    return std::vector<float>(all.floats().data(), all.floats().data() + 610);
   };
   const auto logits = [&](const ModelOptions& changes) {
     DeviceDecoder device =

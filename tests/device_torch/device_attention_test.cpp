@@ -137,10 +137,10 @@ struct Slots {
     for (std::size_t l = 0; l < layers.size(); ++l) {
       between();
       const auto x = rows_of(s, static_cast<std::int64_t>(l), first, n, device, lie);
-      out.push_back(layers[l].forward(x[0], x[1], x[2]).cpu());
+      out.push_back(layers[l].attend(x[0], x[1], x[2]).cpu());
     }
     between();
-    state.end_step(s.ids_of(first, n), s.logits.narrow(0, first, n).to(device));
+    end_step(state, s.ids_of(first, n), s.logits.narrow(0, first, n).to(device));
     return at::stack(out);
   }
   DeviceState state;
@@ -232,9 +232,10 @@ void compare(const MemoryConfig& config, const MemoryShape& shape, DType dtype, 
       const auto wide = [&](const at::Tensor& x) {
         return x.select(0, l).narrow(0, first, n).to(at::kFloat).contiguous();
       };
-      expected.push_back(EpisodicAttention(host, l).forward(wide(s.q), wide(s.k), wide(s.v)));
+      EpisodicAttention slot(host, l);
+      expected.push_back(attend(slot, wide(s.q), wide(s.k), wide(s.v)));
     }
-    host_state.end_step(s.ids_of(first, n), s.logits.narrow(0, first, n).to(at::kFloat));
+    end_step(host_state, s.ids_of(first, n), s.logits.narrow(0, first, n).to(at::kFloat));
     REQUIRE((got.to(at::kFloat) - at::stack(expected)).abs().max().item<double>() < tolerance);
     first += n;
     REQUIRE(slots.state.tokens() == first);
@@ -283,11 +284,11 @@ TEST_CASE("attention on CUDA tensors reads rows where they lie, and neither wait
     const at::Tensor logits = s.logits.narrow(0, first, 12).to(kFirst);
     slots.state.begin_step(s.ids_of(first, 12));
     emulator::reset_calls();
-    const at::Tensor out = slots.layers[0].forward(x[0], x[1], x[2]);
+    const at::Tensor out = slots.layers[0].attend(x[0], x[1], x[2]);
     // from torch's allocator, which on a device keeps what it is given back
     REQUIRE(emulator::calls().allocations == 1 + copies[lie]);
     emulator::reset_calls();
-    slots.state.end_step(s.ids_of(first, 12), logits);
+    end_step(slots.state, s.ids_of(first, 12), logits);
     REQUIRE(emulator::calls().allocations == (first == 0 ? 1 : 0));  // the row of logits it keeps
     REQUIRE(emulator::calls().synchronisations == 0);
     REQUIRE(emulator::calls().launches > 3);
@@ -323,7 +324,7 @@ TEST_CASE("attention on CUDA tensors follows torch's current stream") {
   moving.state.begin_step(s.ids_of(0, 12));
   const auto x = rows_of(s, 0, 0, 12, kFirst, Lie::packed);
   REQUIRE(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
-  const at::Tensor out = moving.layers[0].forward(x[0], x[1], x[2]);
+  const at::Tensor out = moving.layers[0].attend(x[0], x[1], x[2]);
   cudaGraph_t graph = nullptr;
   REQUIRE(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
   REQUIRE(cudaMemset(out.mutable_data_ptr(), 0, out.nbytes()) == cudaSuccess);
@@ -447,9 +448,9 @@ TEST_CASE("attention on CUDA tensors works on their device, whatever torch's cur
   REQUIRE(guards.getDevice() == kFirst);
   there.state.begin_step(s.ids_of(0, 12));
   const auto x = rows_of(s, 0, 0, 12, second, Lie::packed);
-  REQUIRE(there.layers[0].forward(x[0], x[1], x[2]).device() == second);
+  REQUIRE(there.layers[0].attend(x[0], x[1], x[2]).device() == second);
   const auto wrong = rows_of(s, 0, 0, 12, kFirst, Lie::packed);
-  REQUIRE_THROWS_AS(there.layers[0].forward(wrong[0], x[1], x[2]), DataError);
+  REQUIRE_THROWS_AS(there.layers[0].attend(wrong[0], x[1], x[2]), DataError);
   {
     const c10::DeviceGuard guard(second);
     REQUIRE(slots_on(c10::Device(c10::DeviceType::CUDA), full_config(), shape, {DType::float16, 12})
@@ -536,46 +537,46 @@ TEST_CASE("what is wrong with CUDA tensors is said by name") {
   const at::Tensor logits = s.logits.narrow(0, 0, 12).to(kFirst);
   const auto ids = s.ids_of(0, 12);
 
-  says([&] { attention.forward(x[0], x[1], x[2]); }, "no step is open");
-  says([&] { state.end_step(ids, logits); }, "ids has 12 tokens, but the step was begun with 0");
+  says([&] { attention.attend(x[0], x[1], x[2]); }, "no step is open");
+  says([&] { end_step(state, ids, logits); }, "ids has 12 tokens, but the step was begun with 0");
   says([&] { state.begin_step(s.ids_of(0, 13)); }, "chunk = 12");
   state.begin_step(ids);
   const auto cpu = rows_of(s, 0, 0, 12, at::kCPU, Lie::packed);
-  says([&] { attention.forward(cpu[0], x[1], x[2]); },
+  says([&] { attention.attend(cpu[0], x[1], x[2]); },
        "q is [12, 4, 16] of Half on cpu, expected [12, 4, 16] of float16 on cuda:0");
-  says([&] { attention.forward(x[0], x[0], x[2]); },
+  says([&] { attention.attend(x[0], x[0], x[2]); },
        "k is [12, 4, 16] of Half on cuda:0, expected [12, 2, 16]");
   const auto floats = rows_of(wide, 0, 0, 12, kFirst, Lie::packed);
-  says([&] { attention.forward(x[0], x[1], floats[2]); }, "v is [12, 2, 16] of Float");
-  says([&] { attention.forward(x[0].narrow(0, 0, 11), x[1], x[2]); }, "q is [11, 4, 16]");
-  says([&] { attention.forward(at::Tensor(), x[1], x[2]); }, "q is undefined");
-  attention.forward(x[0], x[1], x[2]);
-  says([&] { state.end_step(s.ids_of(0, 11), logits); }, "ids has 11 tokens");
-  says([&] { state.end_step(ids, logits.cpu()); }, "logits is [12, 13] of Half on cpu");
-  says([&] { state.end_step(ids, logits.narrow(0, 0, 11)); }, "logits is [11, 13]");
-  says([&] { state.end_step(ids, at::zeros({12, 13}, at::kInt).to(kFirst)); }, "of Int on cuda:0");
-  says([&] { state.end_step(ids, at::zeros({13, 12}, at::kHalf).to(kFirst).t()); }, "dense rows");
+  says([&] { attention.attend(x[0], x[1], floats[2]); }, "v is [12, 2, 16] of Float");
+  says([&] { attention.attend(x[0].narrow(0, 0, 11), x[1], x[2]); }, "q is [11, 4, 16]");
+  says([&] { attention.attend(at::Tensor(), x[1], x[2]); }, "q is undefined");
+  attention.attend(x[0], x[1], x[2]);
+  says([&] { end_step(state, s.ids_of(0, 11), logits); }, "ids has 11 tokens");
+  says([&] { end_step(state, ids, logits.cpu()); }, "logits is [12, 13] of Half on cpu");
+  says([&] { end_step(state, ids, logits.narrow(0, 0, 11)); }, "logits is [11, 13]");
+  says([&] { end_step(state, ids, at::zeros({12, 13}, at::kInt).to(kFirst)); }, "of Int on cuda:0");
   says([&] { memory->end_step(at::zeros({12}, at::kInt).to(kFirst), logits); },
        "ids is [12] of Int");
   says([&] { memory->end_step(at::zeros({12}, at::kLong), logits); }, "ids is [12] of Long on cpu");
-  state.end_step(ids, logits);
+  end_step(state, ids, logits);
 
   state.begin_step(ids);
-  attention.forward(x[0], x[1], x[2]);
+  attention.attend(x[0], x[1], x[2]);
   says(
       [&] {
-        state.end_step(ids, at::zeros({12, 14}, at::kHalf).to(kFirst));
+        end_step(state, ids, at::zeros({12, 14}, at::kHalf).to(kFirst));
       },
       "those before were [n, 13] of float16");
-  says([&] { state.end_step(ids, wide.logits.narrow(0, 0, 12).to(kFirst)); }, "of Float on cuda:0");
+  says([&] { end_step(state, ids, wide.logits.narrow(0, 0, 12).to(kFirst)); },
+       "of Float on cuda:0");
   memory->run([&](DeviceMemory& m) {
     const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
     m.end_step(surprise.data());
     m.check();
   });
   state.begin_step(ids);
-  attention.forward(x[0], x[1], x[2]);
-  says([&] { state.end_step(ids, logits); }, "the last came without logits");
+  attention.attend(x[0], x[1], x[2]);
+  says([&] { end_step(state, ids, logits); }, "the last came without logits");
 
   says([&] { DeviceAttention(memory, 1); }, "layer 1");
   const auto make = [&](c10::Device device) { TorchDeviceMemory(config, shape, options, device); };

@@ -41,7 +41,7 @@ fs::path poisoned_model(std::string_view tensor, float value) {
   const SafetensorsFile file(shipped_model_dir() / "model.safetensors");
   std::vector<std::vector<std::byte>> data;
   std::vector<TensorToWrite> tensors;
-  for (const TensorView& t : file.tensors()) {
+  for (const StoredTensor& t : file.tensors()) {
     data.emplace_back(t.data, t.data + t.bytes);
     if (t.name == tensor) {
       const auto bits = std::bit_cast<std::uint32_t>(value);

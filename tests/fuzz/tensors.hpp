@@ -11,10 +11,10 @@
 
 namespace fuzz {
 
-inline void check_tensors(const std::vector<episodic::TensorView>& tensors,
+inline void check_tensors(const std::vector<episodic::StoredTensor>& tensors,
                           std::span<const std::byte> file) {
-  const episodic::TensorView* before = nullptr;
-  for (const episodic::TensorView& t : tensors) {
+  const episodic::StoredTensor* before = nullptr;
+  for (const episodic::StoredTensor& t : tensors) {
     std::int64_t elements = 1;
     for (const std::int64_t d : t.shape) elements *= d;
     require(t.elements() == elements, "the shape is the number of elements");

@@ -33,7 +33,7 @@ Json load(const fs::path& path) {
 }
 
 /// max |x - e| / max(1, |e|) for one axis; for more, max |x - e| / the row's largest |e|.
-double error_of(const episodic::TensorView& got, const episodic::TensorView& expected) {
+double error_of(const episodic::StoredTensor& got, const episodic::StoredTensor& expected) {
   const auto* x = reinterpret_cast<const float*>(got.data);
   const auto* e = reinterpret_cast<const float*>(expected.data);
   const std::int64_t n = expected.elements();
@@ -114,8 +114,8 @@ std::string check_case(const fs::path& folder, const fs::path& shared,
       if (!got.contains(key) || got[key] != value) differs += " trace.json:" + key;
     const episodic::SafetensorsFile x(out / "trace.safetensors"),
         e(folder / "expected.safetensors");
-    for (const episodic::TensorView& tensor : e.tensors()) {
-      const episodic::TensorView* mine = x.find(tensor.name);
+    for (const episodic::StoredTensor& tensor : e.tensors()) {
+      const episodic::StoredTensor* mine = x.find(tensor.name);
       if (!mine || mine->type != tensor.type || mine->shape != tensor.shape) {
         differs += " " + tensor.name + ": missing or of another shape";
       } else if (tensor.type == episodic::TensorType::f32) {

@@ -14,7 +14,7 @@ if ran.returncode != 0 and not no_device:
 libraries = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
 if "not found" in libraries:
     sys.exit(f"{component}: a library is not found\n{libraries}")
-on_torch = component in ("episodic", "device_torch")
+on_torch = component in ("torch", "device_torch")
 if ("libtorch_cpu" in libraries) != on_torch:
     sys.exit(f"{component}: libtorch is {'not linked' if on_torch else 'linked'}\n{libraries}")
 if component == "headers" and any(name in libraries for name in ("gomp", "fmt", "faiss", "pcre", "utf8proc")):

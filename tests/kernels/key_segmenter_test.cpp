@@ -311,7 +311,7 @@ TEST_CASE("key segmenter kernel passes the golden cases, with refine and close_e
     const nlohmann::json test = json("case.json"), lists = json("expected.json");
     const episodic::SafetensorsFile inputs(entry.path() / "inputs.safetensors"),
         expected(entry.path() / "expected.safetensors");
-    const episodic::TensorView& keys = inputs.at("keys");
+    const episodic::StoredTensor& keys = inputs.at("keys");
     const std::int64_t n = keys.shape[0], layers = keys.shape[1], heads = keys.shape[2];
     std::mt19937 random(84);
     KeyStream s(random, n, layers, heads, keys.shape[3], 1, 0.0);

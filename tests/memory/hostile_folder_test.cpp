@@ -399,8 +399,11 @@ struct Opinions {
       const std::string text = refusal([&] { EpisodicMemory::open(place.keep(), mode); });
       return text == "no error" ? std::string() : text;
     };
-    for (const VerifyReport::Damage& d : verify_memory(place.dir).damages)
+    for (const VerifyReport::Damage& d : verify_memory(place.dir).damages) {
       verified += d.what + "; ";
+      CHECK(!mentions(d.what, d.file.string()));  // who prints both says a path once
+      CHECK(!d.what.starts_with(place.dir.string()));
+    }
     reads = said(OpenMode::read);
     writes = said(OpenMode::write);
   }
@@ -429,7 +432,7 @@ TEST_CASE(
   const std::string good = text_of(place.dir / "manifest.json");
   const Json whole = Json::parse(good.substr(0, good.rfind("checksum: ")));
   std::vector<Json::json_pointer> paths;
-  list_paths(whole, {}, paths);
+  list_paths(whole, Json::json_pointer(), paths);
   const std::vector<Json> wrong = {nullptr,
                                    true,
                                    -1,
@@ -593,6 +596,44 @@ TEST_CASE("a state whose every number is another one is refused or used, and ver
     }
   CHECK(tried > 1000);
   CHECK(refused > tried / 4);
+}
+
+TEST_CASE("verify names the file at fault, once", "[memory][kept][hostile][verify]") {
+  const Place place;
+  fs::copy(place.dir, place.temp / "good");
+  struct Case {
+    std::string file;
+    std::function<void()> harm;
+  };
+  const std::string state = place.state_file(), keys = place.file("kv-"),
+                    ids = place.file("tokens-");
+  const std::string earlier = MemoryManifest::read(place.dir).checkpoints.at(0).file;
+  for (const Case& c : {
+           Case{"manifest.json",  // noticed when the state is opened
+                [&] { edit_manifest(place.dir, [](Json& m) { m["state"]["events"] = 999; }); }},
+           Case{"manifest.json", [&] { write(place.dir / "manifest.json", "{}"); }},
+           Case{"manifest.json", [&] { fs::remove(place.dir / "manifest.json"); }},
+           Case{state, [&] { fs::remove(place.dir / state); }},
+           Case{state, [&] { fs::resize_file(place.dir / state, 100); }},
+           Case{earlier, [&] { fs::resize_file(place.dir / earlier, 100); }},
+           Case{keys, [&] { fs::remove(place.dir / keys); }},
+           Case{keys, [&] { write(place.dir / keys, std::string(100000, 'x')); }},
+           Case{ids, [&] { fs::remove(place.dir / ids); }},
+       }) {
+    INFO(c.file);
+    c.harm();
+    const VerifyReport report = verify_memory(place.dir);
+    REQUIRE(!report.damages.empty());
+    for (std::size_t i = 0; i < report.damages.size(); ++i) {
+      const VerifyReport::Damage& d = report.damages[i];
+      INFO(d.file << ": " << d.what);
+      CHECK(d.file == place.dir / c.file);
+      CHECK(!mentions(d.what, place.dir.string() + "/" + c.file));
+      for (std::size_t j = 0; j < i; ++j) CHECK(d.what != report.damages[j].what);
+    }
+    fs::remove_all(place.dir);
+    fs::copy(place.temp / "good", place.dir);
+  }
 }
 
 TEST_CASE("a folder for temporary files that is not there is said by its name",

@@ -51,6 +51,37 @@ TEST_CASE("a plan says what a memory then takes", "[memory][plan]") {
     }
 }
 
+TEST_CASE("a plan counts what a state takes, not what its window takes in memory",
+          "[memory][plan][kept]") {
+  const TempDir temp;
+  const MemoryShape shape = driver::small_shape(3, 4, 2, 64);
+  int number = 0;
+  const auto check = [&](std::int64_t tokens, DType dtype, RepresentativeScore score) {
+    MemoryConfig config = driver::small_config();
+    config.n_local = 400;
+    config.kv_dtype = dtype;
+    config.score = score;
+    KeepOptions keep;
+    keep.dir = temp / std::to_string(number++);
+    EpisodicMemory memory = EpisodicMemory::create(keep, config, shape);
+    const auto stream = driver::random_tokens(shape, tokens, 3);
+    for (std::int64_t at = 0; at < tokens; at += config.chunk)
+      driver::step(memory, stream, at, std::min(config.chunk, tokens - at));
+    memory.commit();
+    const auto bytes = static_cast<double>(memory.manifest().state.bytes);
+    const MemoryPlan plan =
+        plan_memory(config, shape, memory.tokens(), memory.events().size(), true, 0);
+    INFO(tokens << " tokens of " << name_of(dtype) << ": " << bytes << " bytes, planned "
+                << plan.disk.states);
+    CHECK(static_cast<double>(plan.disk.states) > 0.95 * bytes - 3000);
+    CHECK(static_cast<double>(plan.disk.states) < 1.1 * bytes + 2000);
+  };
+  for (const std::int64_t tokens : {20, 300, 2000})  // the window is full from some 400 on
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::int8})
+      check(tokens, dtype, RepresentativeScore::mean);
+  check(2000, DType::float32, RepresentativeScore::max);  // its representatives lie in no file
+}
+
 TEST_CASE("a plan counts what each paper's options take", "[memory][plan]") {
   const MemoryShape shape = driver::small_shape(3, 4, 2, 16);
   const MemoryConfig plain = driver::small_config();

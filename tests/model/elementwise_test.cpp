@@ -46,6 +46,37 @@ double gelu(double x) {
 
 }  // namespace
 
+TEST_CASE(
+    "elementwise: a number's bits do not depend on where it stands, nor on how many there are") {
+  constexpr std::int64_t kMany = 999;
+  const auto x = draw(kMany, 5, 3.0f), up = draw(kMany, 6, 1.0f);
+  const auto all_of = [&](std::int64_t first, std::int64_t n) {
+    std::vector<float> out;
+    const auto take = [&](auto&& f) {
+      std::vector<float> y(x.begin() + first, x.begin() + first + n);
+      f(y.data());
+      out.insert(out.end(), y.begin(), y.end());
+    };
+    take([&](float* y) { silu_times(y, up.data() + first, n); });
+    take([&](float* y) { gelu_times(y, up.data() + first, n); });
+    take([&](float* y) { soft_cap(30.0f, y, n); });
+    take([&](float* y) { scale(0.3f, y, n); });
+    take([&](float* y) { add_scaled(0.3f, up.data() + first, y, n); });
+    return out;
+  };
+  const std::vector<float> whole = all_of(0, kMany);
+  for (const std::int64_t n : {1, 2, 5, 16, 31, 100})
+    for (std::int64_t first = 0; first + n <= kMany; first += 83) {
+      const std::vector<float> part = all_of(first, n);
+      for (std::int64_t f = 0; f < 5; ++f)
+        for (std::int64_t i = 0; i < n; ++i) {
+          INFO("function " << f << ", number " << first + i << " as one of " << n);
+          REQUIRE(part[static_cast<std::size_t>(f * n + i)] ==
+                  whole[static_cast<std::size_t>(f * kMany + first + i)]);
+        }
+    }
+}
+
 TEST_CASE("elementwise: activations and soft caps are their formulas at any size") {
   for (const std::int64_t n : kSizes)
     for (const float spread : {0.1f, 3.0f, 60.0f}) {

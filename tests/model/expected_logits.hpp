@@ -48,12 +48,12 @@ struct ExpectedLogits {
 
  private:
   template <class T>
-  static std::vector<T> elements(const episodic::TensorView& t) {
+  static std::vector<T> elements(const episodic::StoredTensor& t) {
     std::vector<T> out(static_cast<std::size_t>(t.elements()));
     std::memcpy(out.data(), t.data, out.size() * sizeof(T));
     return out;
   }
-  static std::vector<std::int64_t> ids_of(const episodic::TensorView& t) {
+  static std::vector<std::int64_t> ids_of(const episodic::StoredTensor& t) {
     const auto narrow = elements<std::int32_t>(t);
     return {narrow.begin(), narrow.end()};
   }

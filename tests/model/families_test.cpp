@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every family against the reference implementation: random checkpoints and their logits, made by
 // models/reference/make_checkpoints.py.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -22,14 +21,14 @@ using namespace episodic;
 namespace families_test {
 
 /// Rows [0, rows) of both, within 1e-4 of the largest logit.
-void same(const at::Tensor& got, const std::vector<float>& expected, std::int64_t rows) {
-  const std::int64_t vocab = got.size(1);
-  REQUIRE(got.size(0) >= rows);
+void same(const LogitsView& got, const std::vector<float>& expected, std::int64_t rows) {
+  const std::int64_t vocab = got.vocab;
+  REQUIRE(got.rows >= rows);
   REQUIRE(static_cast<std::int64_t>(expected.size()) >= rows * vocab);
   float largest = 0;
   for (const float x : expected) largest = std::max(largest, std::abs(x));
   REQUIRE(largest > 0.1f);
-  const float* from = got.const_data_ptr<float>();
+  const float* from = got.floats().data();
   for (std::int64_t i = 0; i < rows * vocab; ++i) {
     const float difference = std::abs(from[i] - expected[static_cast<std::size_t>(i)]);
     if (difference <= 1e-4f * largest) continue;  // not so for NaN
@@ -39,9 +38,9 @@ void same(const at::Tensor& got, const std::vector<float>& expected, std::int64_
   }
 }
 
-std::int64_t best(const at::Tensor& logits) {
-  const float* row = logits.const_data_ptr<float>() + (logits.size(0) - 1) * logits.size(1);
-  return std::max_element(row, row + logits.size(1)) - row;
+std::int64_t best(const LogitsView& logits) {
+  const float* row = logits.floats().data() + (logits.rows - 1) * logits.vocab;
+  return std::max_element(row, row + logits.vocab) - row;
 }
 
 std::vector<std::int64_t> greedy(Decoder& model, std::span<const std::int64_t> prompt,

@@ -42,13 +42,13 @@ TEST_CASE("gguf, a real model: it agrees with its converted form") {
   const Weights converted(dir);
   const auto names = [](const TensorSource& s) {
     std::vector<std::string> out;
-    for (const TensorView* t : s.tensors()) out.push_back(t->name);
+    for (const StoredTensor* t : s.tensors()) out.push_back(t->name);
     return out;
   };
   REQUIRE(names(source) == names(converted));
   std::int64_t elements = 0;
-  for (const TensorView* t : source.tensors()) {
-    const TensorView* other = converted.find(t->name);
+  for (const StoredTensor* t : source.tensors()) {
+    const StoredTensor* other = converted.find(t->name);
     INFO(t->name);
     REQUIRE(t->shape == other->shape);
     elements += t->elements();

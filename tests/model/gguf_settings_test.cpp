@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GGUF file's settings one by one: what llama.cpp computes with them
 // (models/reference/make_gguf_rope_vectors.py), or a refusal by the setting's name.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -56,7 +55,7 @@ std::string file_of(const Json& base, const Json& c) {
   w.put("general.architecture", architecture);
   for (const auto& [key, value] : values.items()) put(w, architecture + "." + key, value);
   w.put("tokenizer.ggml.model", "no_vocab");
-  for (const TensorView* t : tensors.tensors()) {
+  for (const StoredTensor* t : tensors.tensors()) {
     std::vector<std::uint64_t> shape(t->shape.begin(), t->shape.end());
     w.tensor(
         t->name, 0, shape,
@@ -69,9 +68,8 @@ std::string file_of(const Json& base, const Json& c) {
 
 std::vector<float> last_logits(const fs::path& file, const std::vector<std::int64_t>& ids) {
   Decoder model = Decoder::load(file);
-  const at::Tensor logits = model.forward(ids, LogitRows::last);
-  const float* p = logits.const_data_ptr<float>();
-  return {p, p + logits.numel()};
+  const LogitsView logits = model.forward(ids, LogitRows::last);
+  return {logits.floats().begin(), logits.floats().end()};
 }
 
 TEST_CASE("gguf settings: each gives llama.cpp's logits or is refused by its name", "[proof]") {
@@ -127,7 +125,7 @@ TEST_CASE("gguf settings: numbers that are none, and lists that differ, are refu
     for (const auto& [name, v] : values.items()) put(w, "llama." + name, v);
     w.put("tokenizer.ggml.model", "no_vocab");
     value(w, "llama." + key);
-    for (const TensorView* t : tensors.tensors())
+    for (const StoredTensor* t : tensors.tensors())
       w.tensor(
           t->name, 0, {t->shape.begin(), t->shape.end()},
           std::string(reinterpret_cast<const char*>(t->data), static_cast<std::size_t>(t->bytes)));

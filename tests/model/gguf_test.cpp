@@ -72,7 +72,7 @@ W small_llama(const std::string& architecture = "llama") {
   return w;
 }
 
-std::vector<float> floats(const TensorView* view) {
+std::vector<float> floats(const StoredTensor* view) {
   REQUIRE(view != nullptr);
   std::vector<float> x(static_cast<std::size_t>(view->bytes / 4));
   std::memcpy(x.data(), view->data, x.size() * 4);
@@ -162,7 +162,7 @@ TEST_CASE("gguf: any byte another") {
       other[i] = static_cast<char>(other[i] ^ flip);
       try {
         const GgufContent content = parse(other);
-        for (const TensorView& t : content.tensors)
+        for (const StoredTensor& t : content.tensors)
           if (t.bytes > 0)
             REQUIRE((t.data >= std::as_bytes(std::span(other)).data() &&
                      t.data + t.bytes <= std::as_bytes(std::span(other)).data() + other.size()));

@@ -28,9 +28,9 @@ std::vector<std::int64_t> random_ids(std::int64_t n, std::int64_t vocab) {
   return ids;
 }
 
-std::vector<float> row(const at::Tensor& logits, std::int64_t i) {
-  const float* from = logits.const_data_ptr<float>() + i * logits.size(1);
-  return {from, from + logits.size(1)};
+std::vector<float> row(const LogitsView& logits, std::int64_t i) {
+  const float* from = logits.floats().data() + i * logits.vocab;
+  return {from, from + logits.vocab};
 }
 
 /// Surprise of logits [n, vocab] handed over in pieces of these lengths.
@@ -111,11 +111,11 @@ TEST_CASE("head: a decoder computes it in pieces where nobody asks for all logit
       model.reset();
       other.reset();
       const auto ids = random_ids(n, shape.vocab);
-      const at::Tensor all = model.forward(ids);
+      const LogitsView all = model.forward(ids);
       std::vector<float> want(static_cast<std::size_t>(n - 1)), got(want.size());
-      token_surprise(all.const_data_ptr<float>(), n - 1, shape.vocab, shape.vocab, ids.data() + 1,
+      token_surprise(all.floats().data(), n - 1, shape.vocab, shape.vocab, ids.data() + 1,
                      want.data());
-      const at::Tensor last = other.forward_surprise(ids, got);
+      const LogitsView last = other.forward_surprise(ids, got);
       INFO(name_of(type) << ", " << n << " tokens");
       REQUIRE(got == want);
       REQUIRE(row(last, 0) == row(all, n - 1));

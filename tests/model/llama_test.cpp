@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/decoder.hpp"
 
-#include <ATen/core/Tensor.h>
-
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 
@@ -20,10 +18,7 @@ using namespace episodic;
 
 namespace llama_test {
 
-std::vector<float> values(const at::Tensor& t) {
-  const float* p = t.const_data_ptr<float>();
-  return {p, p + t.numel()};
-}
+std::vector<float> values(const LogitsView& t) { return {t.floats().begin(), t.floats().end()}; }
 
 /// Feeds the ids in chunks of the given size, all rows.
 std::vector<float> run(Decoder& model, const std::vector<std::int64_t>& ids, std::size_t chunk) {
@@ -157,25 +152,41 @@ TEST_CASE("llama: the last row alone is the last row of all") {
   const auto ids = random_ids(30, tiny.shape.vocab, 1);
   const auto all = values(model.forward(ids));
   model.reset();
-  const at::Tensor last = model.forward(ids, LogitRows::last);
-  REQUIRE(last.size(0) == 1);
-  REQUIRE(last.size(1) == tiny.shape.vocab);
+  const LogitsView last = model.forward(ids, LogitRows::last);
+  REQUIRE(last.rows == 1);
+  REQUIRE(last.vocab == tiny.shape.vocab);
   const auto row = values(last);
   for (std::size_t i = 0; i < row.size(); ++i)
     REQUIRE(std::abs(row[i] - all[all.size() - row.size() + i]) < 1e-5f);
 }
 
-TEST_CASE("llama: logits that the caller holds are not overwritten") {
+TEST_CASE(
+    "llama: logits follow the last token after every kind of step, and a failed one has none") {
   const TempDir dir;
   const TinyLlama tiny({}, 9);
   tiny.write(dir.path());
   Decoder model = Decoder::load(dir.path());
-  const at::Tensor first = model.forward(random_ids(3, 50, 1));
-  const at::Tensor view = model.forward(random_ids(3, 50, 2)).narrow(0, 1, 1);
-  const auto kept = values(first), kept_view = values(view);
-  model.forward(random_ids(3, 50, 3));
-  REQUIRE(values(first) == kept);
-  REQUIRE(values(view) == kept_view);
+  const auto last = [&] {
+    return std::vector<float>(model.logits().begin(), model.logits().end());
+  };
+  const auto last_row = [](const LogitsView& of) {
+    const std::span<const float> row = of.row(of.rows - 1);
+    return std::vector<float>(row.begin(), row.end());
+  };
+  REQUIRE_THROWS_AS(model.logits(), DataError);
+  const auto all = last_row(model.forward(random_ids(3, 50, 1)));
+  REQUIRE(last() == all);
+  std::vector<float> following(4);
+  const auto surprised = last_row(model.forward_surprise(random_ids(5, 50, 2), following));
+  REQUIRE(last() == surprised);
+  model.step(random_ids(2, 50, 3));
+  REQUIRE(last() != surprised);
+  const auto kept = last();
+  model.forward(random_ids(2, 50, 4));
+  REQUIRE(last() != kept);
+  model.attention(1) = nullptr;
+  REQUIRE_THROWS_AS(model.step(random_ids(2, 50, 3)), DataError);
+  REQUIRE_THROWS_AS(model.logits(), DataError);
 }
 
 TEST_CASE("llama: equal to the bit for any number of threads, and from run to run") {

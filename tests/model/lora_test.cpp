@@ -2,8 +2,6 @@
 // Adapters made by PEFT (models/reference/make_adapters.py) and adapters of our own that are wrong.
 #include "episodic/model/lora.hpp"
 
-#include <ATen/core/Tensor.h>
-
 #include "support/test.hpp"
 
 #include <algorithm>
@@ -43,19 +41,16 @@ constexpr Case kCases[] = {{"llama2_all", "llama2"},
                            {"llama3_head", "llama3"},
                            {"gemma3_attention", "gemma3"}};
 
-std::vector<float> floats(const TensorView& t) {
+std::vector<float> floats(const StoredTensor& t) {
   std::vector<float> out(static_cast<std::size_t>(t.elements()));
   std::memcpy(out.data(), t.data, out.size() * sizeof(float));
   return out;
 }
 
-std::vector<float> floats(const at::Tensor& t) {
-  const float* p = t.const_data_ptr<float>();
-  return {p, p + t.numel()};
-}
+std::vector<float> floats(const LogitsView& t) { return {t.floats().begin(), t.floats().end()}; }
 
 std::vector<std::int64_t> ids_of(const SafetensorsFile& file) {
-  const TensorView& t = file.at("ids");
+  const StoredTensor& t = file.at("ids");
   std::vector<std::int32_t> ids(static_cast<std::size_t>(t.elements()));
   std::memcpy(ids.data(), t.data, ids.size() * sizeof(std::int32_t));
   return {ids.begin(), ids.end()};
@@ -86,8 +81,8 @@ const std::vector<std::int64_t> kIds{3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 32, 
 /// A model's tensors, those of block types widened to float32.
 struct Widened final : TensorSource {
   explicit Widened(std::shared_ptr<const TensorSource> from) : base(std::move(from)) {
-    for (const TensorView* t : base->tensors()) {
-      TensorView& view = views[t->name] = *t;
+    for (const StoredTensor* t : base->tensors()) {
+      StoredTensor& view = views[t->name] = *t;
       if (block_elements(t->type) == 1) continue;
       std::vector<float>& numbers = widened[t->name];
       numbers.resize(static_cast<std::size_t>(t->elements()));
@@ -98,18 +93,18 @@ struct Widened final : TensorSource {
       view.bytes = t->elements() * 4;
     }
   }
-  const TensorView* find(std::string_view name) const override {
+  const StoredTensor* find(std::string_view name) const override {
     const auto it = views.find(std::string(name));
     return it == views.end() ? nullptr : &it->second;
   }
-  std::vector<const TensorView*> tensors() const override {
-    std::vector<const TensorView*> all;
+  std::vector<const StoredTensor*> tensors() const override {
+    std::vector<const StoredTensor*> all;
     for (const auto& [name, view] : views) all.push_back(&view);
     return all;
   }
   fs::path file_of(std::string_view name) const override { return base->file_of(name); }
   std::shared_ptr<const TensorSource> base;
-  std::map<std::string, TensorView> views;
+  std::map<std::string, StoredTensor> views;
   std::map<std::string, std::vector<float>> widened;
 };
 
@@ -406,7 +401,7 @@ TEST_CASE("lora: what is wrong with an adapter is one error that names it") {
     // a model's own weight beside the adapter must be that of the model
     const auto with_base = [&](float first) {
       TinyAdapter adapter = good;
-      const TensorView& own = *model.tensors->find("model.layers.0.self_attn.q_proj.weight");
+      const StoredTensor& own = *model.tensors->find("model.layers.0.self_attn.q_proj.weight");
       adapter.factors[q + "base_layer.weight"] = {own.shape, floats(own)};
       adapter.factors[q + "base_layer.weight"].numbers[0] += first;
       return said(adapter);

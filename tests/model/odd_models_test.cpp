@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints whose configuration and weights contradict each other: what is computed with them.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -37,9 +36,8 @@ Json read_json(const fs::path& file) {
 
 std::vector<float> logits_of(const OpenModel& model, const std::vector<std::int64_t>& ids) {
   Decoder decoder = Decoder::load(model);
-  const at::Tensor logits = decoder.forward(ids);
-  const float* p = logits.const_data_ptr<float>();
-  return {p, p + logits.numel()};
+  const LogitsView logits = decoder.forward(ids);
+  return {logits.floats().begin(), logits.floats().end()};
 }
 
 /// A directory's tensors, to be written anew with others.
@@ -47,7 +45,7 @@ struct Copy {
   explicit Copy(const fs::path& from)
       : file(std::make_shared<SafetensorsFile>(from / "model.safetensors")),
         config(read_json(from / "config.json")) {
-    for (const TensorView& t : file->tensors())
+    for (const StoredTensor& t : file->tensors())
       tensors.push_back({t.name, t.type, t.shape, t.data});
   }
   const TensorToWrite* find(const std::string& name) const {
@@ -109,7 +107,7 @@ TEST_CASE("odd models: a head that is there and differs is used in every family,
       write_gguf(unsaid, dir / "m.gguf", true);
       const OpenModel read = open_model(dir / "m.gguf");
       CHECK_FALSE(read.config.tie_word_embeddings);
-      const TensorView* t = read.tensors->find("lm_head.weight");
+      const StoredTensor* t = read.tensors->find("lm_head.weight");
       REQUIRE(t);
       CHECK(std::memcmp(t->data, head.data(), head.size() * 4) == 0);
     });
@@ -210,11 +208,11 @@ TEST_CASE("odd models: an adapter may carry the base's own embedding and head") 
     tiny.write(dir.path());
     const OpenModel model = open_model(dir.path());
     const std::string module = "model.layers.0.self_attn.q_proj";
-    const TensorView& own = *model.tensors->find("model.embed_tokens.weight");
-    const TensorView& head = *model.tensors->find(tied ? own.name : "lm_head.weight");
+    const StoredTensor& own = *model.tensors->find("model.embed_tokens.weight");
+    const StoredTensor& head = *model.tensors->find(tied ? own.name : "lm_head.weight");
     const std::vector<float> a(2 * 24, 0.1f), b(48 * 2, 0.2f);
     const auto attempt = [&](float change, std::int64_t more_rows, const char* which) {
-      const TensorView& from = which == std::string("lm_head") ? head : own;
+      const StoredTensor& from = which == std::string("lm_head") ? head : own;
       std::vector<float> numbers(static_cast<std::size_t>(from.elements() + more_rows * 24), 0.5f);
       std::memcpy(numbers.data(), from.data, static_cast<std::size_t>(from.bytes));
       numbers[3] += change;
@@ -270,7 +268,8 @@ TEST_CASE("odd models: weights are read for NaN only when a step's numbers are n
   CHECK(mentions(refusal<DataError>([&] { damaged.forward(many); }), "chunk = 16"));
   // a slot that refuses for a reason of its own
   struct Refusing final : AttentionSlot {
-    at::Tensor forward(const at::Tensor&, const at::Tensor&, const at::Tensor&) override {
+    void forward(const TensorView&, const TensorView&, const TensorView&,
+                 const MutableTensorView&) override {
       throw DataError("a reason of its own");
     }
   };
@@ -307,8 +306,8 @@ TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from eith
     };
     const auto says_nothing = [](const fs::path& path) {  // no memory to refuse what it is given
       Decoder model = Decoder::load(path);
-      const at::Tensor logits = model.forward(kIds, LogitRows::last);
-      return std::isnan(logits.const_data_ptr<float>()[0]);  // which no token is sampled from
+      const LogitsView logits = model.forward(kIds, LogitRows::last);
+      return std::isnan(logits.floats().data()[0]);  // which no token is sampled from
     };
     const std::string error = run(dir.path());
     INFO(error);
@@ -322,10 +321,10 @@ TEST_CASE("odd models: weights that are all 0 or all 1e38 are refused, from eith
     std::string bytes((std::istreambuf_iterator<char>(in)), {});
     const GgufFile good(dir / "good.gguf");
     std::size_t data = 0;
-    for (const TensorView* t : good.tensors()) data += static_cast<std::size_t>(t->bytes);
+    for (const StoredTensor* t : good.tensors()) data += static_cast<std::size_t>(t->bytes);
     REQUIRE(data > 0);
     const GgufContent content = parse_gguf(std::as_bytes(std::span(bytes)), "g");
-    for (const TensorView& t : content.tensors)
+    for (const StoredTensor& t : content.tensors)
       for (std::int64_t i = 0; i < t.bytes; i += 4)
         std::memcpy(bytes.data() + (reinterpret_cast<const char*>(t.data) - bytes.data()) + i,
                     &number, 4);

@@ -44,9 +44,9 @@ TinyShape rounded_shape() {
   return shape;
 }
 
-std::vector<std::byte> bytes_of(const TensorView& t) { return {t.data, t.data + t.bytes}; }
+std::vector<std::byte> bytes_of(const StoredTensor& t) { return {t.data, t.data + t.bytes}; }
 
-std::vector<float> floats_of(const TensorView& t) {
+std::vector<float> floats_of(const StoredTensor& t) {
   std::vector<float> x(static_cast<std::size_t>(t.elements()));
   cpu::widen_row(t.type, t.data, t.elements(), x.data());
   return x;
@@ -54,7 +54,7 @@ std::vector<float> floats_of(const TensorView& t) {
 
 /// Rows of q and k as GGUF has those of llama: row p * half + j of each head is its row 2 j + p.
 template <class T>
-std::vector<T> as_gguf_has_it(const OpenModel& model, const TensorView& t, std::vector<T> rows) {
+std::vector<T> as_gguf_has_it(const OpenModel& model, const StoredTensor& t, std::vector<T> rows) {
   const bool q = t.name.find(".q_proj.") != std::string::npos;
   if (!q && t.name.find(".k_proj.") == std::string::npos) return rows;
   const auto heads = static_cast<std::size_t>(q ? model.config.n_heads : model.config.n_kv_heads);
@@ -77,9 +77,9 @@ TEST_CASE("quantize: each row of a matrix is rounded, all else stays") {
     const OpenModel model = open_model(dir.path(), as(type));
     REQUIRE(model.quantized == type);
     REQUIRE(model.tensors->tensors().size() == plain.tensors->tensors().size());
-    for (const TensorView* was : plain.tensors->tensors()) {
+    for (const StoredTensor* was : plain.tensors->tensors()) {
       INFO(was->name);
-      const TensorView& is = *model.tensors->find(was->name);
+      const StoredTensor& is = *model.tensors->find(was->name);
       REQUIRE(is.shape == was->shape);
       if (was->shape.size() == 1) {
         REQUIRE(is.type == was->type);
@@ -123,15 +123,15 @@ TEST_CASE("quantize: what cannot be rounded is one error that names it") {
     {
       // into a file that is right but for one number
       const OpenModel opened = open_model(dir.path());
-      const TensorView& t = *opened.tensors->find("model.layers.1.mlp.up_proj.weight");
+      const StoredTensor& t = *opened.tensors->find("model.layers.1.mlp.up_proj.weight");
       std::vector<std::vector<std::byte>> copies;
       std::vector<TensorToWrite> tensors;
-      for (const TensorView* view : opened.tensors->tensors()) {
+      for (const StoredTensor* view : opened.tensors->tensors()) {
         copies.push_back(bytes_of(*view));
         if (view == &t) std::memcpy(copies.back().data() + 4 * 64 * 3, &bad, 4);
       }
       std::size_t i = 0;
-      for (const TensorView* view : opened.tensors->tensors())
+      for (const StoredTensor* view : opened.tensors->tensors())
         tensors.push_back({view->name, view->type, view->shape, copies[i++].data()});
       write_safetensors(dir / "bad.safetensors", tensors);
     }
@@ -177,9 +177,9 @@ TEST_CASE("gguf writer: what is written is read back as the same model") {
     }
     REQUIRE((layers == model.config.layers));
     REQUIRE(read.config.eos_tokens == model.config.eos_tokens);
-    for (const TensorView* was : model.tensors->tensors()) {
+    for (const StoredTensor* was : model.tensors->tensors()) {
       INFO(was->name);
-      const TensorView* is = read.tensors->find(was->name);
+      const StoredTensor* is = read.tensors->find(was->name);
       REQUIRE(is != nullptr);
       REQUIRE(is->shape == was->shape);
       std::vector<float> expected = floats_of(*was);
@@ -202,9 +202,9 @@ TEST_CASE("gguf writer: the shipped model in 8 bits keeps its numbers and its to
   const OpenModel model = open_model(kShipped, as(TensorType::q8_0));
   write_gguf(model, dir / "m.gguf");
   const OpenModel read = open_model(dir / "m.gguf");
-  for (const TensorView* was : model.tensors->tensors()) {
+  for (const StoredTensor* was : model.tensors->tensors()) {
     INFO(was->name);
-    const TensorView* is = read.tensors->find(was->name);
+    const StoredTensor* is = read.tensors->find(was->name);
     REQUIRE(is != nullptr);
     if (was->shape.size() == 1) {
       REQUIRE(floats_of(*is) == floats_of(*was));
@@ -234,6 +234,17 @@ TEST_CASE("gguf writer: what GGUF has no words for is refused, and no file is le
   const OpenModel adapted = open_model(kFamilies / "llama2", beside);
   REQUIRE(mentions(refusal<ConfigError>([&] { write_gguf(adapted, dir / "m.gguf"); }),
                    "adapters beside the weights have no place"));
+  REQUIRE(fs::is_empty(dir.path()));
+  // Only tokenizer.json and tokenizer_config.json find a place in the file.
+  const TempDir more;
+  fs::copy(kShipped, more.path());
+  more.write("special_tokens_map.json", R"({"bos_token": "<|bos|>"})");
+  write_gguf(open_model(more.path()), dir / "m.gguf");  // says nothing new
+  fs::remove(dir / "m.gguf");
+  more.write("added_tokens.json", R"({"<|tool|>": 1024})");
+  REQUIRE(
+      mentions(refusal<ConfigError>([&] { write_gguf(open_model(more.path()), dir / "m.gguf"); }),
+               "added_tokens.json"));
   REQUIRE(fs::is_empty(dir.path()));
 }
 

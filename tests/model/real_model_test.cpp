@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemma 3 270M, as scripts/real_model writes it, against a float32 run of the reference
 // implementation.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -39,7 +38,7 @@ std::optional<Material> material() {
 #define NOT_HERE "the real model or its golden run is not here: scripts/real_model, and ../shared"
 
 template <class T>
-std::vector<T> elements(const TensorView& t) {
+std::vector<T> elements(const StoredTensor& t) {
   std::vector<T> out(static_cast<std::size_t>(t.elements()));
   std::memcpy(out.data(), t.data, out.size() * sizeof(T));
   return out;
@@ -71,8 +70,8 @@ std::int64_t check_text(Decoder& model, const Golden& golden, std::size_t n) {
   std::int64_t next = -1;
   for (std::size_t first = 0; first < n; first += kChunk) {
     const std::size_t rows = std::min(kChunk, n - first);
-    const at::Tensor logits = model.forward(std::span(golden.ids).subspan(first, rows));
-    const float* from = logits.const_data_ptr<float>();
+    const LogitsView logits = model.forward(std::span(golden.ids).subspan(first, rows));
+    const float* from = logits.floats().data();
     const std::size_t followed = std::min(rows, golden.ids.size() - 1 - first);
     std::vector<float> nll(followed);
     token_surprise(from, static_cast<std::int64_t>(followed), vocab, vocab,
@@ -103,9 +102,9 @@ std::int64_t check_text(Decoder& model, const Golden& golden, std::size_t n) {
 void check_greedy(Decoder& model, std::int64_t next, const Golden& golden) {
   for (const std::int64_t expected : golden.greedy) {
     REQUIRE(next == expected);
-    const at::Tensor logits = model.forward({&next, 1});
-    const float* row = logits.const_data_ptr<float>();
-    next = std::max_element(row, row + logits.size(1)) - row;
+    const LogitsView logits = model.forward({&next, 1});
+    const float* row = logits.floats().data();
+    next = std::max_element(row, row + logits.vocab) - row;
   }
 }
 
@@ -125,9 +124,9 @@ TEST_CASE("real model: the package's GGUF computes what its converted form does"
     // chunks multiply widened weights, single tokens round activations to 8 bits: both are tried
     const std::size_t n =
         first < kTokens - kDecoded ? std::min(kChunk, kTokens - kDecoded - first) : 1;
-    const at::Tensor logits = model.forward(std::span(book.ids).subspan(first, n));
+    const LogitsView logits = model.forward(std::span(book.ids).subspan(first, n));
     std::vector<float> nll(n);
-    token_surprise(logits.const_data_ptr<float>(), static_cast<std::int64_t>(n), vocab, vocab,
+    token_surprise(logits.floats().data(), static_cast<std::int64_t>(n), vocab, vocab,
                    book.ids.data() + first + 1, nll.data());
     for (std::size_t i = 0; i < n; ++i) {
       const double difference = std::abs(static_cast<double>(nll[i]) - book.nll[first + i]);
@@ -204,10 +203,10 @@ TEST_CASE("real model: the memory answers with a number that left the window", "
   // the question is a step of its own, asked with the memory and of the window alone
   const auto answer = [&](Decoder& of) {
     std::vector<std::int64_t> out;
-    at::Tensor row = of.forward(question, LogitRows::last);
+    LogitsView row = of.forward(question, LogitRows::last);
     for (int i = 0; i < 7; ++i) {
-      const float* logits = row.const_data_ptr<float>();
-      out.push_back(std::max_element(logits, logits + row.size(1)) - logits);
+      const float* logits = row.floats().data();
+      out.push_back(std::max_element(logits, logits + row.vocab) - logits);
       row = of.forward({&out.back(), 1}, LogitRows::last);
     }
     return tokenizer->decode(out);

@@ -70,7 +70,7 @@ TEST_CASE("safetensors: what was written is read back") {
   REQUIRE(file.tensors().size() == 6);
   REQUIRE(file.metadata().at("format") == "pt");
   for (const TensorToWrite& t : tensors) {
-    const TensorView& view = file.at(t.name);
+    const StoredTensor& view = file.at(t.name);
     REQUIRE(view.type == t.type);
     REQUIRE(view.shape == t.shape);
     if (view.bytes > 0)

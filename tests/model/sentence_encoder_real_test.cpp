@@ -44,7 +44,7 @@ TEST_CASE("the real encoder's vectors are sentence-transformers'") {
     const auto encoder = SentenceEncoder::open(*dir, max_tokens);
     CHECK(encoder.width() == 384);
     CHECK(encoder.max_tokens() == (max_tokens ? 512 : 256));
-    const TensorView& expected = file.at(name);
+    const StoredTensor& expected = file.at(name);
     const std::vector<float> ours = encoder.encode_all(texts);
     REQUIRE(expected.elements() == static_cast<std::int64_t>(ours.size()));
     double most = 0;

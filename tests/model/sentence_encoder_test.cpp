@@ -38,7 +38,7 @@ const std::vector<std::string>& texts() {
   return all;
 }
 
-Floats floats_of(const TensorView& t) {
+Floats floats_of(const StoredTensor& t) {
   Floats out(static_cast<std::size_t>(t.elements()));
   std::memcpy(out.data(), t.data, out.size() * sizeof(float));
   return out;
@@ -80,7 +80,7 @@ struct Copy {
     const SafetensorsFile file(kFolder / "tiny/model.safetensors");
     halves.reserve(file.tensors().size());
     floats.reserve(file.tensors().size());
-    for (const TensorView& t : file.tensors()) {
+    for (const StoredTensor& t : file.tensors()) {
       const std::string name = rename(t.name);
       if (name.empty()) continue;
       floats.push_back(floats_of(t));

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The 260K-parameter stories model against its float64 run: token for token, and in its numbers.
-#include <ATen/core/Tensor.h>
 
 #include "support/test.hpp"
 
@@ -49,8 +48,8 @@ TEST_CASE("stories260k: 200 greedy tokens are those of the float64 run", "[proof
   std::int64_t token = tokens.at(0);
   for (const auto& step : expected.at("steps")) {
     REQUIRE(token == step.at("in").get<std::int64_t>());
-    const at::Tensor logits = model.forward({&token, 1});
-    const float* row = logits.const_data_ptr<float>();
+    const LogitsView logits = model.forward({&token, 1});
+    const float* row = logits.floats().data();
     check_row(row, vocab, step);
     token = std::max_element(row, row + vocab) - row;
     REQUIRE(token == tokens.at(step.at("pos").get<std::size_t>() + 1));
@@ -58,8 +57,7 @@ TEST_CASE("stories260k: 200 greedy tokens are those of the float64 run", "[proof
 
   // and the same tokens fed as one chunk
   model.reset();
-  const at::Tensor logits = model.forward(std::span(tokens).first(tokens.size() - 1));
+  const LogitsView logits = model.forward(std::span(tokens).first(tokens.size() - 1));
   for (const auto& step : expected.at("steps"))
-    check_row(logits.const_data_ptr<float>() + step.at("pos").get<std::int64_t>() * vocab, vocab,
-              step);
+    check_row(logits.floats().data() + step.at("pos").get<std::int64_t>() * vocab, vocab, step);
 }

@@ -23,20 +23,20 @@ const fs::path kFamilies = fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families
 class Changed final : public TensorSource {
  public:
   explicit Changed(std::shared_ptr<const TensorSource> from) : from_(std::move(from)) {
-    for (const TensorView* t : from_->tensors()) views[t->name] = *t;
+    for (const StoredTensor* t : from_->tensors()) views[t->name] = *t;
   }
-  const TensorView* find(std::string_view name) const override {
+  const StoredTensor* find(std::string_view name) const override {
     const auto it = views.find(name);
     return it == views.end() ? nullptr : &it->second;
   }
-  std::vector<const TensorView*> tensors() const override {
-    std::vector<const TensorView*> all;
+  std::vector<const StoredTensor*> tensors() const override {
+    std::vector<const StoredTensor*> all;
     for (const auto& [name, view] : views) all.push_back(&view);
     return all;
   }
   fs::path file_of(std::string_view) const override { return "weights"; }
 
-  std::map<std::string, TensorView, std::less<>> views;
+  std::map<std::string, StoredTensor, std::less<>> views;
 
  private:
   std::shared_ptr<const TensorSource> from_;
@@ -55,7 +55,7 @@ TEST_CASE("weight plan: rows of fused tensors lie behind each other") {
   const OpenModel model = open_model(kFamilies / "phi3");
   const ModelConfig& c = model.config;
   const PlannedWeights weights(c, model.tensors);
-  const TensorView& qkv = *model.tensors->find("model.layers.1.self_attn.qkv_proj.weight");
+  const StoredTensor& qkv = *model.tensors->find("model.layers.1.self_attn.qkv_proj.weight");
   const WeightView q = weights.at(WeightRole::q, 1), k = weights.at(WeightRole::k, 1),
                    v = weights.at(WeightRole::v, 1);
   REQUIRE(q.data == qkv.data);
@@ -121,7 +121,7 @@ TEST_CASE("weight plan: a weight that is NaN or infinite is named, with its row"
   std::vector<float> numbers;
   const auto damage = [&](const char* name, std::size_t at, float with) {
     return [&numbers, name, at, with](auto& t) {
-      TensorView& view = t.at(name);
+      StoredTensor& view = t.at(name);
       numbers.resize(static_cast<std::size_t>(view.elements()));
       std::memcpy(numbers.data(), view.data, static_cast<std::size_t>(view.bytes));
       numbers[at] = with;

@@ -77,3 +77,35 @@ TEST_CASE("events tile the past, keep their sizes in bounds, and follow the rule
     REQUIRE(cut.tokens() >= 0);
   }
 }
+
+TEST_CASE("a table's copies share its events and add their own") {
+  EventTable table(2, 1, 4);
+  std::vector<TokenRange> expected;
+  for (std::int64_t start = 2, i = 0; i < 50; start = expected.back().end, ++i) {
+    expected.push_back({start, start + 1 + i % 4});
+    table.append(expected.back());
+  }
+  table.share();
+  EventTable copy = table;
+  CHECK(&copy[49] == &table[49]);
+  copy.append({copy.pending_start(), copy.pending_start() + 3});
+  CHECK(copy.size() == 51);
+  CHECK(table.size() == 50);
+  CHECK(table.all() == expected);
+  // What holds a token, in what is shared and behind it.
+  for (const EventTable* t : {&table, &copy})
+    for (std::int64_t token = 0; token < t->pending_start() + 2; ++token) {
+      std::int64_t first = 0;
+      while (first < t->size() && (*t)[first].end <= token) ++first;
+      REQUIRE(t->first_behind(token) == first);
+    }
+  // Cut behind, at and before the end of what is shared.
+  for (const std::int64_t n : {51, 50, 20, 0}) {
+    copy.truncate(n);
+    CHECK(copy.size() == n);
+    CHECK(copy.pending_start() == (n == 51  ? expected.back().end + 3
+                                   : n == 0 ? 2
+                                            : expected[static_cast<std::size_t>(n) - 1].end));
+  }
+  CHECK(table.all() == expected);
+}

@@ -21,7 +21,7 @@ fs::path float32_copy(const fs::path& from, const fs::path& to) {
   const episodic::SafetensorsFile file(from / "model.safetensors");
   std::vector<std::vector<float>> values;
   std::vector<episodic::TensorToWrite> tensors;
-  for (const episodic::TensorView& t : file.tensors()) {
+  for (const episodic::StoredTensor& t : file.tensors()) {
     std::vector<std::uint16_t> stored(static_cast<std::size_t>(t.elements()));
     std::memcpy(stored.data(), t.data, static_cast<std::size_t>(t.bytes));
     std::vector<float>& wide = values.emplace_back();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `episodic serve` and clients that are slow, gone, many, or say odd things: nobody stops the
 // others.
+#include "support/refusal.hpp"
 #include "support/test.hpp"
 
 #include <fcntl.h>
@@ -561,7 +562,8 @@ TEST_CASE("serve: full attention answers too, and again") {
 TEST_CASE("serve: the program answers, and ends with success at SIGTERM") {
   const TempDir dir;
   const std::string model = shipped().string(), err = (dir / "err").string();
-  for (const char* flag : {"--full-attention", "--queue=3"}) {
+  for (const auto& [flag, draws] : {std::pair("--full-attention", "greedy"),
+                                    std::pair("--temperature=0.625", "temperature 0.625")}) {
     // not fork: what libraries do at one waits for threads that the child does not have
     const std::vector<std::string> words{"episodic", "serve",     "--model", model, "--port",
                                          "0",        "--threads", "1",       flag};
@@ -596,6 +598,8 @@ TEST_CASE("serve: the program answers, and ends with success at SIGTERM") {
     INFO(flag << "\n" << program::contents(err));
     REQUIRE(started);
     REQUIRE(status == 200);
+    REQUIRE(mentions(program::contents(err),
+                     std::string("where a request says nothing else: ") + draws));
     REQUIRE(gone);
     REQUIRE(WIFEXITED(ended));
     REQUIRE(WEXITSTATUS(ended) == 0);

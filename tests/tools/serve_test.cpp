@@ -232,6 +232,71 @@ TEST_CASE("serve: every request begins behind a kept memory, which stays as it i
   REQUIRE(open_memory(model, {.dir = kept, .mode = OpenMode::read}).tokens() == tokens);
 }
 
+TEST_CASE(
+    "serve: requests in the same steps get what each gets alone, and none waits for another's "
+    "text") {
+  const TempDir dir;
+  const fs::path model = fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6", kept = dir / "kept";
+  {
+    const auto engine = load_engine(model);
+    engine->attach(KeptFolder{.dir = kept});
+    engine->read(program::some_book(100) + "The pass key is 60453. Remember it.\n" +
+                 program::some_book(100));
+    engine->commit();
+  }
+  const auto open = [&] {
+    auto engine = load_engine(model);
+    engine->attach(KeptFolder{.dir = kept, .mode = OpenMode::read});
+    return engine;
+  };
+  std::vector<json> bodies;
+  for (int i = 0; i < 9; ++i) {
+    json body{{"prompt", "\n\n" + program::some_book(1 + 3 * i) + "The pass key is"},
+              {"max_tokens", 3 + 5 * (i % 4)}};
+    if (i % 3 == 0) body.update({{"temperature", 0.9}, {"seed", i}});
+    if (i % 4 == 0) body["repetition_penalty"] = 1.1;
+    bodies.push_back(std::move(body));
+  }
+  const auto engine = open(), one_engine = open();
+  ServiceOptions options;
+  options.parallel = 3;
+  Service service(*engine, options), one(*one_engine);
+  // a long text first: those behind it have their answers before it is read
+  const ServedRequest longest = request_of(
+      RequestKind::completion,
+      {{"prompt", "\n\n" + program::some_book(1500) + "The pass key is"}, {"max_tokens", 4}});
+  const auto reading = service.submit(service.take_place(), longest, service.prepare(longest));
+  std::vector<std::shared_ptr<InFlight>> answers;
+  for (const json& body : bodies) {
+    const ServedRequest request = request_of(RequestKind::completion, body);
+    answers.push_back(service.submit(service.take_place(), request, service.prepare(request)));
+  }
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    INFO("request " << i);
+    REQUIRE(comes([&] { return answers[i]->ended(); }));
+    if (i < 3) CHECK(!reading->ended());
+    const Served alone = answer_to(one, RequestKind::completion, bodies[i]);
+    CHECK(answers[i]->served().result.ids == alone.result.ids);
+    CHECK(answers[i]->served().result.text == alone.result.text);
+  }
+  // one that is withdrawn while it is read ends after its step, and the others go on
+  const auto gone = service.submit(service.take_place(), longest, service.prepare(longest));
+  service.withdraw(*gone, GivenUp::client_left);
+  REQUIRE(comes([&] { return gone->ended(); }));
+  CHECK((gone->served().result.finish == FinishReason::cancelled));
+  REQUIRE(comes([&] { return reading->ended(); }));
+  CHECK(reading->served().result.ids.size() == 4);
+  // a conversation finds the sequence that has read its beginning, whichever that is
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Served again = answer_to(service, RequestKind::completion, bodies[8 - i]);
+    CHECK(again.result.ids == answers[8 - i]->served().result.ids);
+  }
+  const ServiceCounters counters = service.counters();
+  CHECK(counters.requests == 14);
+  CHECK(counters.given_up == 1);
+  CHECK(counters.places == 0);
+}
+
 TEST_CASE("serve: over HTTP, whole and as a stream") {
   const TempDir dir;
   make_chat_model(dir / "model");

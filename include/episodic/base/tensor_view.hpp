@@ -22,12 +22,12 @@ namespace episodic {
 /// Whose memory an address is of.
 enum class MemoryKind : std::uint8_t { host, cuda };
 
-/// Whether queries and keys have been through rotary embedding. Those of a memory have not: it turns
-/// `after` back by its own table, exact to rounding.
+/// Whether queries and keys have been through rotary embedding. Those of a memory have not: it
+/// turns `after` back by its own table, exact to rounding.
 enum class Rotary : std::uint8_t { before, after };
 
-/// Element (i, h, c) is data[i * strides.row + h * strides.head + c] for token i, head h, channel c.
-/// Sizes and strides are in elements; strides are not negative. Owns nothing.
+/// Element (i, h, c) is data[i * strides.row + h * strides.head + c] for token i, head h, channel
+/// c. Sizes and strides are in elements; strides are not negative. Owns nothing.
 template <class Element>
 struct BasicTensorView {
   struct Sizes {
@@ -53,8 +53,8 @@ struct BasicTensorView {
                             MemoryKind where = MemoryKind::host)
       : BasicTensorView(first, type, of, {of.heads * of.dim, of.dim}, where) {}
   /// A view that may be written is one that may be read.
-  template <class Other, class = std::enable_if_t<std::is_const<Element>::value &&
-                                                  !std::is_const<Other>::value>>
+  template <class Other,
+            class = std::enable_if_t<std::is_const<Element>::value && !std::is_const<Other>::value>>
   constexpr BasicTensorView(const BasicTensorView<Other>& other)
       : data(other.data),
         dtype(other.dtype),

@@ -47,21 +47,14 @@ enum class Activations : std::uint8_t {
   bfloat16,
 };
 
-/// A float32 product by the caller's BLAS, on the calling thread alone:
-/// y[i * y_stride + o] = beta * y + sum_c x[i * x_stride + c] * w[o * w_stride + c], i < n, o <
-/// out.
-using Sgemm = void (*)(std::int64_t n, std::int64_t out, std::int64_t in, const float* x,
-                       std::int64_t x_stride, const float* w, std::int64_t w_stride, float beta,
-                       float* y, std::int64_t y_stride);
-
-/// Whether the loops of this room beat the BLAS that torch brings in float32: on x86 processors
-/// that are not Intel's, for which MKL reads a matrix for one row slowly and uses no AVX-512.
-bool beats_blas();
-
-/// A product of our own for many rows (from about kOwnSgemmRows on), where beats_blas() and the
-/// machine has AVX-512; null elsewhere.
-Sgemm own_sgemm();
-inline constexpr std::int64_t kOwnSgemmRows = 12;
+/// How the rows of a product are multiplied. The two ways sum in different orders, so their last
+/// bits differ; within one of them the bits of a row depend on nothing but the row itself, see
+/// multiply_weights.
+enum class RowClass : std::uint8_t {
+  by_count,  ///< the faster one for so many rows: `few` up to few_rows() of them, else `many`
+  few,       ///< weights are read where they lie: for one row, or some
+  many,      ///< weights are packed into panels first: for tens of rows
+};
 
 /// y[i, o] (+)= sum_c x[i, c] * weight[o, c] + bias[o].
 struct WeightProduct {
@@ -80,18 +73,25 @@ struct WeightProduct {
 bool has_matrix_units();
 
 struct WeightOptions {
-  /// For many rows where weights are multiplied as floats: they are widened to panels that stay in
-  /// cache and handed to it. Null: own loops, slower for many rows.
-  Sgemm sgemm = nullptr;
   Activations activations = Activations::rounded;
+  RowClass rows = RowClass::by_count;
   /// Spread over threads by parallel_for; false: the calling thread does it all.
   bool parallel = true;
 };
 
-/// All products for the same number of rows n, as one parallel loop. The results do not depend on
-/// the number of threads. Products with the same x share its rounding. Scratch memory (a few
-/// hundred KB, for long rows of blocks a few MB, and 4 bytes for each rounded activation) is kept
-/// by each thread.
+/// The largest number of rows that RowClass::by_count takes for few, of weights of this type.
+std::int64_t few_rows(TensorType type, Activations activations = Activations::rounded);
+
+/// All products for the same number of rows n, as one parallel loop.
+///
+/// The bits of y[i, o] depend on row i of x, row o of the weights with its type, bias[o], what y[i,
+/// o] held if it is added to, `activations`, the instruction set and the class of rows (few or
+/// many), and on nothing else: not on n, `out`, strides, products beside it, or the number of
+/// threads. One exception: under Activations::bfloat16 and RowClass::by_count the matrix units take
+/// 16 rows or more.
+///
+/// Products with the same x share its rounding. Scratch memory (a few hundred KB, for long rows of
+/// blocks a few MB, and 4 bytes for each rounded activation) is kept by each thread.
 void multiply_weights(std::int64_t n, std::span<const WeightProduct> products,
                       const WeightOptions& options = {});
 

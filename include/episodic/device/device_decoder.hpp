@@ -6,6 +6,7 @@
 /// project's kernels. In builds with CUDA.
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -134,16 +135,28 @@ class DeviceDecoder final : public LanguageModel {
   };
   /// One step of several sequences that share their weights (share_weights): the weights are
   /// read once for the rows of all. Memories and attention are each sequence's own, and so is
-  /// whatever comes of it: what the device finds wrong with one (NaN) is thrown by that one's calls
-  /// and leaves the others as they are. Lengths and kinds of attention may differ.
-  /// Steps of at most 4 sequences of one token each give the same bits as each alone; others the
-  /// same but for cuBLAS's order of sums. Steps of one token each are one graph from the second
-  /// step of these sequences and their kinds on (Options::graphs), of which the 16 used last are
-  /// kept. The first such step, and each with more rows or sequences than all before, takes room
-  /// for its activations and waits. \throws DataError, BudgetError for any of them as its own step
-  /// would, or for one named twice or
-  ///         with other weights: none has then made the step. FileError, BudgetError from a disk
-  ///         tier: while reading, none has; while keeping events, all others have
+  /// whatever comes of it. Lengths and kinds of attention may differ.
+  ///
+  /// Steps of at most 4 sequences of one token each give the same bits as each alone (fewer where 4
+  /// rows of the residual stream are more than 64 KiB; not with a keys hook). Other steps go by
+  /// cuBLAS, whose order of sums depends on the rows of all. One token beside longer steps is also
+  /// rounded to 16 bits in more places than alone (docs/kernels.md).
+  ///
+  /// Steps of one token each are one graph from the second step of these sequences and their kinds
+  /// on (Options::graphs), of which the 16 used last are kept. The first such step, and each with
+  /// more rows or sequences than all before, takes room for its activations and waits.
+  ///
+  /// A sequence that cannot begin its step (ids, length, attention, room), or whose events files
+  /// cannot give or keep, fails alone: it is as it was, and the others make the step without it.
+  /// Where a file cannot be read, or a keys hook throws, that shows in the middle of the step: each
+  /// sequence then begins it anew, alone. What the device finds wrong with one (NaN) is thrown by
+  /// that one's own calls, `logits` the first, as after `step`: nothing here waits for it.
+  /// \return of each sequence what its own step would have thrown; null: it has made its step
+  /// \throws DataError for a sequence named twice or with other weights; BudgetError where there is
+  ///         no room for the activations of all; DeviceError. None has then made the step
+  static std::vector<std::exception_ptr> try_step_batch(std::span<const SequenceStep> batch);
+  /// The same. \throws also what the first sequence failed with, when the others have made their
+  /// steps. An Error's message then ends in "(sequence I of the batch)"
   static void step_batch(std::span<const SequenceStep> batch);
 
   /// From the next step on, and with every attention that the model is given; none: an empty hook.
@@ -158,8 +171,8 @@ class DeviceDecoder final : public LanguageModel {
   std::int64_t tokens() const override;
   using LanguageModel::step;
   void step(std::span<const std::int64_t> ids, StepKind kind) override;
-  /// Also throws what the memory found wrong on the device (DeviceMemory::check), or FileError
-  /// naming the weight that is at fault.
+  /// Also throws what the memory found wrong on the device (DeviceMemory::check), DataError where
+  /// a logit is NaN, or FileError naming the weight that is at fault.
   std::span<const float> logits() override;
   void explain_not_finite() const override;
 

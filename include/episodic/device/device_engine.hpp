@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The engine of a CUDA device (session/engine.hpp), and what it would take. In builds with CUDA.
+/// Models and engines on a CUDA device (session/model.hpp, session/engine.hpp), and what they would
+/// take. In builds with CUDA.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,12 +15,18 @@
 namespace episodic {
 
 /// The model of a directory on a CUDA device, in the dtype of the stored weights unless the options
-/// say otherwise. Its `attach` needs max_tokens. A kept memory belongs to the host: the device goes
+/// say otherwise. Its sequences' `attach` needs max_tokens; they share one stream, so that threads
+/// wait for each other. A kept memory belongs to the host: the device goes
 /// on with a copy, and `save` and `commit` hand back what it closed.
 /// \param changes adapters and rounding of the weights. The device has one matrix for each product:
 /// adapters are merged into it, and values of blocks are rounded once more, to bfloat16 unless the
 /// options name a dtype
 /// \throws DeviceError; FileError, DataError naming the file, tensor or key; BudgetError
+std::shared_ptr<const Model> load_device_model(const std::filesystem::path& model_dir,
+                                               const DeviceDecoder::Options& options = {},
+                                               const ModelOptions& changes = {});
+
+/// The same with a sequence.
 std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
                                            const DeviceDecoder::Options& options = {},
                                            const ModelOptions& changes = {});

@@ -21,6 +21,7 @@
 
 #include "episodic/device/device_memory.hpp"
 #include "episodic/model/attention_slot.hpp"
+#include "episodic/torch_slots/torch_slots.hpp"
 
 namespace episodic {
 
@@ -129,14 +130,15 @@ class TorchDeviceMemory final : public SequenceMemory {
 };
 
 /// Attention of one layer through a shared memory on a device, as TorchDeviceMemory::attend.
-class DeviceAttention final : public AttentionSlot {
+class DeviceAttention final : public TorchSlot {
  public:
   /// \param layer number of the layer in the memory
   DeviceAttention(std::shared_ptr<TorchDeviceMemory> memory, std::int64_t layer);
 
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
+  at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override {
     return memory_->attend(layer_, q, k, v);
   }
+  c10::Device device() const override { return memory_->device(); }
 
  private:
   std::shared_ptr<TorchDeviceMemory> memory_;
@@ -153,8 +155,9 @@ class DeviceState final : public SequenceState {
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override {
     memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
   }
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override {
-    memory_->end_step(ids, logits);
+  /// Takes logits on the memory's device.
+  void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override {
+    memory_->end_step(ids, tensor_of(logits, memory_->device()));
   }
   bool wants_all_logits() const override { return true; }
   std::int64_t tokens() const override { return memory_->tokens(); }

@@ -2,14 +2,15 @@
 #pragma once
 /// \file
 /// The seam that patching uses: each layer of a decoder holds a shared `AttentionSlot`, and a
-/// sequence's state hears of every step. A third-party decoder calls the same two interfaces.
-
-#include <ATen/core/Tensor.h>
+/// sequence's state hears of every step. A third-party decoder calls the same two interfaces;
+/// torch tensors reach them by torch_slots/torch_slots.hpp.
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "episodic/base/tensor_view.hpp"
+#include "episodic/model/logits_view.hpp"
 #include "episodic/timeline/step_kind.hpp"
 #include "episodic/timeline/surprise.hpp"
 
@@ -23,10 +24,13 @@ class AttentionSlot {
 
   /// Attends with the n queries of this step and appends their keys and values.
   /// \param q [n, H, d], k, v [n, G, d]: before rotary embedding; valid during the call only;
-  ///        float32, CPU, contiguous, unless the slot takes others (DeviceAttention)
-  ///
-  /// \return [n, H * d], contiguous, of q's dtype and device
-  virtual at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
+  /// packed
+  ///        float32 in host memory, unless the slot takes others (EpisodicAttention,
+  ///        DeviceAttention)
+  /// \param out [n, H, d], written; of q's dtype and memory
+  /// \throws DataError naming what it does not take
+  virtual void forward(const TensorView& q, const TensorView& k, const TensorView& v,
+                       const MutableTensorView& out) = 0;
 };
 
 /// What a sequence's state gives to come back to.
@@ -46,8 +50,10 @@ class SequenceState {
   virtual void begin_step(std::span<const std::int64_t> ids, StepKind kind) = 0;
   void begin_step(std::span<const std::int64_t> ids) { begin_step(ids, StepKind::decode); }
 
-  /// \param logits [n, vocab]: row i follows token i; float32, CPU, unless it takes others
-  virtual void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) = 0;
+  /// \param logits [n, vocab], or the last row alone if it does not want all: row i follows token
+  /// i;
+  ///        valid during the call only; float32 in host memory, unless it takes others
+  virtual void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) = 0;
 
   /// True if end_step wants logits of every row; false if none are needed.
   virtual bool wants_all_logits() const = 0;

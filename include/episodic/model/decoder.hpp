@@ -3,9 +3,8 @@
 /// \file
 /// Decoders of all families (docs/models.md), attention being a slot in each layer.
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -53,18 +52,20 @@ class Decoder final : public LanguageModel {
   std::span<const float> logits() override;
   void explain_not_finite() const override;
 
-  /// One step: n >= 1 tokens. \return logits float32 [n, vocab] or [1, vocab]
+  /// One step: n >= 1 tokens.
+  /// \return logits float32 [n, vocab] or [1, vocab], packed in host memory; valid until the next
+  ///         step of this sequence, or of the batch that it is in
   /// \throws DataError for ids out of the vocabulary, and for numbers that the attention or the
   ///         state refuses (NaN); FileError instead where a weight is NaN or infinite, naming it.
   ///         The state is unchanged by a call that throws
-  at::Tensor forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all,
+  LogitsView forward(std::span<const std::int64_t> ids, LogitRows rows = LogitRows::all,
                      StepKind kind = StepKind::decode);
 
   /// The same step where logits of no row but the last are asked for: the head is computed a piece
   /// of the vocabulary at a time and never lies there as a whole.
   /// \param following [n - 1], written: surprise in nats of ids[1] and on, the same to the bit
-  /// \return logits float32 [1, vocab] that follow the last token
-  at::Tensor forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
+  /// \return logits [1, vocab] that follow the last token, as `forward`
+  LogitsView forward_surprise(std::span<const std::int64_t> ids, std::span<float> following,
                               StepKind kind = StepKind::decode);
 
   /// A sequence's part of a step.
@@ -76,13 +77,15 @@ class Decoder final : public LanguageModel {
   /// One step of several sequences that share their weights (share_weights): the weights are read
   /// once for the rows of all, which is most of a decoded token's time. Attention, memories and
   /// adapters are each sequence's own, and so is whatever comes of the step (`logits`). Lengths,
-  /// kinds and states may differ. Numbers are those of steps alone but for the order of sums, which
-  /// depends on the rows of a product.
-  /// \throws DataError for any of them that could not begin its own step, for one named twice or
-  ///         with other weights: none has then made the step. What the attention or the state of
-  ///         one throws afterwards (NaN, files that fail) undoes its step alone: the others have
-  ///         made theirs when the first such error is thrown on. An Error's message ends in
-  ///         "(sequence I of the batch)"
+  /// kinds and states may differ. Each sequence gets the bits that its step alone would give.
+  /// \return of each what kept it from its step: ids out of the vocabulary, a length beyond its
+  ///         chunk, NaN, files that fail. Null: it has made its step. What one fails by leaves the
+  ///         others' steps as they would be without it
+  /// \throws DataError for a sequence that is named twice or has other weights: none has then made
+  ///         the step
+  static std::vector<std::exception_ptr> try_step_batch(std::span<const SequenceStep> batch);
+  /// The same for who wants all of them or none: throws the first error, once all others have made
+  /// their steps. An Error's message ends in "(sequence I of the batch)".
   static void step_batch(std::span<const SequenceStep> batch);
 
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.

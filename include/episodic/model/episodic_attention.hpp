@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The two adapters between torch tensors and an `EpisodicMemory`: a slot for each layer, and the
+/// The two adapters between a decoder and an `EpisodicMemory`: a slot for each layer, and the
 /// state that hears of every step. `patch` puts them into a Decoder; a decoder of your own takes
 /// them the same way (examples/patch_your_layer.cpp).
 
 #include <memory>
+#include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/model/attention_slot.hpp"
@@ -18,38 +19,52 @@ class EpisodicAttention final : public AttentionSlot {
   /// \param layer number of the layer in the memory
   EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer);
 
-  /// Takes q, k and v of any strides (parts of a fused projection) in float32, bfloat16 or float16,
-  /// on the CPU, and reads them where they lie; computes in float32. What it gives has q's dtype.
-  /// \throws DataError naming the tensor for another shape, dtype or device
-  at::Tensor forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) override;
+  /// Takes q, k, v and out of any strides (parts of a fused projection) in float32, bfloat16 or
+  /// float16, in host memory, and reads and writes them where they lie; computes in float32.
+  /// \throws DataError naming the view for another shape, dtype or memory
+  void forward(const TensorView& q, const TensorView& k, const TensorView& v,
+               const MutableTensorView& out) override;
 
  private:
   std::shared_ptr<EpisodicMemory> memory_;
   std::int64_t layer_;
 };
 
-/// The memory as the sequence state of a decoder.
-class EpisodicState final : public SequenceState {
+/// The memory as the sequence state of a decoder, with what keeps the layers that it does not
+/// serve.
+class EpisodicState : public SequenceState {
  public:
-  explicit EpisodicState(std::shared_ptr<EpisodicMemory> memory) : memory_(std::move(memory)) {}
+  /// \param beside the state of the other layers (sliding ones, or those that keep their own
+  ///        attention); null if the memory serves all
+  explicit EpisodicState(std::shared_ptr<EpisodicMemory> memory,
+                         std::shared_ptr<SequenceState> beside = nullptr)
+      : memory_(std::move(memory)), beside_(std::move(beside)) {}
 
   using SequenceState::begin_step;
+  /// \throws DataError also where the memory was reset or restored by its own calls, and what is
+  /// beside it could not follow
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
-  void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) override;
+  /// Takes float32, bfloat16 and float16 in host memory.
+  void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override;
   bool wants_all_logits() const override { return true; }
-  bool takes_surprise() const override { return true; }
+  bool takes_surprise() const override { return !beside_ || !beside_->wants_all_logits(); }
   void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override;
   std::int64_t tokens() const override { return memory_->tokens(); }
   std::span<const float> last_logits() const override { return memory_->last_logits(); }
   std::int64_t chunk() const override { return memory_->config().chunk; }
-  void reset() override { memory_->reset(); }
+  void reset() override;
   std::shared_ptr<const SequenceSnapshot> snapshot() const override;
   void restore(const SequenceSnapshot& snapshot) override;
 
   const std::shared_ptr<EpisodicMemory>& memory() const { return memory_; }
+  const std::shared_ptr<SequenceState>& beside() const { return beside_; }
 
  private:
+  void end_memory_step(std::span<const std::int64_t> ids, const LogitsView& logits);
+
   std::shared_ptr<EpisodicMemory> memory_;
+  std::shared_ptr<SequenceState> beside_;
+  std::vector<float> widened_;  // logits of a narrower type
 };
 
 }  // namespace episodic

@@ -35,7 +35,7 @@ using GgufValue =
 /// What the bytes of one GGUF file hold; strings and views point into them.
 struct GgufContent {
   std::map<std::string, GgufValue, std::less<>> metadata;
-  std::vector<TensorView> tensors;  ///< in the order of their names; shapes with rows first
+  std::vector<StoredTensor> tensors;  ///< in the order of their names; shapes with rows first
 };
 
 /// Reads header and tensor list, and checks every range of it.
@@ -53,9 +53,9 @@ class GgufFile {
   /// The file, or the first part.
   const std::filesystem::path& path() const { return parts_.front().file.path(); }
   /// All tensors in the order of their names.
-  std::vector<const TensorView*> tensors() const;
+  std::vector<const StoredTensor*> tensors() const;
   /// Null if there is no such tensor.
-  const TensorView* find(std::string_view name) const;
+  const StoredTensor* find(std::string_view name) const;
   std::filesystem::path file_of(std::string_view name) const;
 
   /// A value of the metadata as it stands; null if the key is not there.
@@ -83,7 +83,7 @@ class GgufFile {
   };
   struct Place {
     std::size_t part;
-    const TensorView* view;
+    const StoredTensor* view;
   };
   std::vector<Part> parts_;
   std::map<std::string, Place, std::less<>> places_;
@@ -100,8 +100,8 @@ class GgufSource final : public TensorSource {
   /// \throws FileError as GgufFile; for an architecture, a tensor or a setting that is not known
   explicit GgufSource(const std::filesystem::path& path);
 
-  const TensorView* find(std::string_view name) const override;
-  std::vector<const TensorView*> tensors() const override;
+  const StoredTensor* find(std::string_view name) const override;
+  std::vector<const StoredTensor*> tensors() const override;
   std::filesystem::path file_of(std::string_view name) const override;
 
   const GgufFile& file() const { return file_; }
@@ -110,7 +110,7 @@ class GgufSource final : public TensorSource {
 
  private:
   struct Place {
-    TensorView view;
+    StoredTensor view;
     std::filesystem::path file;
   };
   GgufFile file_;

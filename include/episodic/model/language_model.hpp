@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "episodic/model/hf_config.hpp"
 #include "episodic/timeline/step_kind.hpp"
@@ -38,6 +39,12 @@ class LanguageModel {
   /// Logits [vocab] that follow the last token of the sequence, in host memory; waits for them.
   /// Valid until the next step. \throws DataError before the first step
   virtual std::span<const float> logits() = 0;
+
+  /// Whether it remembers which tokens it was fed; if not, who feeds it does.
+  virtual bool keeps_ids() const { return false; }
+  /// Ids of the sequence's tokens from its first one on, negative where unknown: what a repetition
+  /// penalty covers. Only of a model that keeps them.
+  virtual std::vector<std::int64_t> known_ids() { return {}; }
 
  protected:
   LanguageModel() = default;

@@ -56,7 +56,7 @@ std::shared_ptr<EpisodicMemory> memory_of(const Decoder& model);
 /// - `n_layers()`: how many layers have attention;
 /// - `attention(layer)`: the slot of that layer. While a slot is null, the layer computes its own
 ///   attention; otherwise it returns what the slot's `forward` makes of its queries, keys and
-///   values before rotary embedding;
+///   values before rotary embedding (`attend` of torch_slots/torch_slots.hpp, of tensors);
 /// - `state()`: null, or the state that the decoder tells of every step: `begin_step` before its
 ///   first layer, `end_step` after its last.
 ///

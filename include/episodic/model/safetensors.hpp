@@ -21,7 +21,7 @@ namespace episodic {
 
 /// What the bytes of a safetensors file hold; the views point into them.
 struct SafetensorsContent {
-  std::vector<TensorView> tensors;  ///< in the order of their names
+  std::vector<StoredTensor> tensors;  ///< in the order of their names
   std::map<std::string, std::string> metadata;
 };
 
@@ -37,14 +37,14 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
-  std::span<const TensorView> tensors() const { return content_.tensors; }
+  std::span<const StoredTensor> tensors() const { return content_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return content_.metadata; }
 
   /// Null if there is no such tensor.
-  const TensorView* find(std::string_view name) const;
+  const StoredTensor* find(std::string_view name) const;
 
   /// \throws FileError naming file and tensor if there is none
-  const TensorView& at(std::string_view name) const;
+  const StoredTensor& at(std::string_view name) const;
 
  private:
   MappedFile file_;
@@ -58,17 +58,17 @@ class Weights final : public TensorSource {
   /// \throws FileError for missing or damaged files, and for shard names that leave the directory
   explicit Weights(const std::filesystem::path& model_dir);
 
-  const TensorView* find(std::string_view name) const override;
-  std::vector<const TensorView*> tensors() const override;
+  const StoredTensor* find(std::string_view name) const override;
+  std::vector<const StoredTensor*> tensors() const override;
   std::filesystem::path file_of(std::string_view name) const override;
 
   /// \throws FileError naming the file that should hold the tensor
-  const TensorView& at(std::string_view name) const;
+  const StoredTensor& at(std::string_view name) const;
 
  private:
   struct Place {
     std::size_t file;
-    const TensorView* view;
+    const StoredTensor* view;
   };
   std::filesystem::path listing_;  // what decides which tensors there are
   std::vector<SafetensorsFile> files_;

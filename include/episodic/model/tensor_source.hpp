@@ -17,7 +17,7 @@ namespace episodic {
 
 /// A tensor of a file, where it lies. Row-major, packed, little-endian; `data` may be unaligned. Of
 /// a block type the last dimension is a multiple of block_elements.
-struct TensorView {
+struct StoredTensor {
   std::string name;
   TensorType type = TensorType::f32;
   std::vector<std::int64_t> shape;  ///< rank 0 and empty tensors are legal
@@ -33,10 +33,10 @@ class TensorSource {
   virtual ~TensorSource() = default;
 
   /// Null if there is no such tensor.
-  virtual const TensorView* find(std::string_view name) const = 0;
+  virtual const StoredTensor* find(std::string_view name) const = 0;
 
   /// All tensors in the order of their names.
-  virtual std::vector<const TensorView*> tensors() const = 0;
+  virtual std::vector<const StoredTensor*> tensors() const = 0;
 
   /// The file that holds the tensor, or that ought to list it; for messages.
   virtual std::filesystem::path file_of(std::string_view name) const = 0;

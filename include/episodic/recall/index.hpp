@@ -172,6 +172,7 @@ double recall_of(std::span<const ScoredEvent> approximate, std::span<const Score
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/exact_index.hpp"
+#include "episodic/recall/impl/exact_search.hpp"
 #include "episodic/recall/impl/index_bytes.hpp"
 #include "episodic/recall/impl/layered_index.hpp"
 #include "episodic/recall/impl/no_faiss_index.hpp"

@@ -12,6 +12,7 @@
 
 #include "episodic/base/callbacks.hpp"
 #include "episodic/model/language_model.hpp"
+#include "episodic/model/token_history.hpp"
 #include "episodic/session/generation.hpp"
 #include "episodic/text/chat_template.hpp"
 #include "episodic/text/tokenizer.hpp"
@@ -31,9 +32,8 @@ std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer, std::s
 std::vector<std::int64_t> encode_continuation(const Tokenizer& tokenizer,
                                               const RenderedPrompt& prompt);
 
-/// Feeds a model. The state of the sequence is the model's; the session remembers which tokens it
-/// fed, for the repetition penalty, and where the model's count of tokens went back (a restore, a
-/// reset) it forgets those behind. One thread at a time.
+/// Feeds a model: a `Sequence`, or a decoder. The state of the sequence is the model's, and so is
+/// what it was fed (for the repetition penalty), where it remembers that. One thread at a time.
 class Session {
  public:
   /// Both must outlive the session. \param tokenizer may be null: then there is no text.
@@ -53,13 +53,11 @@ class Session {
   GenerateResult generate(std::span<const std::int64_t> prompt, const GenerateOptions& options = {},
                           const ProgressCallback& progress = {});
 
-  /// Tokens of the sequence that were read before this session: it does not know them, and the
-  /// repetition penalty does not cover them unless they are handed over here (a kept memory's
-  /// token_ids; negative ids are unknown). \param ids the last ones before `history_start`
-  void set_earlier_history(std::vector<std::int64_t> ids) { earlier_ = std::move(ids); }
+  /// Of a model that does not remember what it was fed: the first token that this session knows.
+  /// The repetition penalty does not cover those before.
   std::int64_t history_start() {
-    align_history();
-    return history_start_;
+    follow_model();
+    return history_.start();
   }
 
   LanguageModel& model() { return *model_; }
@@ -69,7 +67,7 @@ class Session {
 
  private:
   void accept(Generation& generation, std::span<const float> logits);
-  void align_history();
+  void follow_model();
   void step(std::span<const std::int64_t> ids, StepKind kind);
   std::int64_t read(std::span<const std::int64_t> ids, const ProgressCallback& progress,
                     std::int64_t total);
@@ -77,10 +75,7 @@ class Session {
   LanguageModel* model_;
   const Tokenizer* tokenizer_;
   SessionCounters counters_;
-  std::vector<std::int64_t> earlier_;  // of tokens before history_start_
-  std::vector<std::int32_t> history_;  // ids of tokens [history_start_, ...); -1: unknown
-  std::int64_t history_start_ = 0;
-  bool aligned_ = false;
+  TokenHistory history_;  // of a model that keeps none
 };
 
 }  // namespace episodic

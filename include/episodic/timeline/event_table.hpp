@@ -3,13 +3,13 @@
 /// \file
 /// Closed events as token ranges, and the rule that closes them (EM 3.1).
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/shared_list.hpp"
 
 namespace episodic {
 
@@ -22,6 +22,7 @@ struct TokenRange {
 };
 
 /// The closed events of a sequence, in order of time and without gaps: event 0 starts at n_init.
+/// Copies of a table that was shared hold its events together, and those that they add alone.
 class EventTable {
  public:
   EventTable() = default;
@@ -52,13 +53,10 @@ class EventTable {
   }
 
   /// Room for `n` more events, so that extending by them cannot fail.
-  void reserve(std::int64_t n) {
-    const std::size_t needed = events_.size() + static_cast<std::size_t>(n);
-    if (needed > events_.capacity()) events_.reserve(std::max(needed, 2 * events_.capacity()));
-  }
+  void reserve(std::int64_t n) { events_.reserve(static_cast<std::size_t>(n)); }
   /// Appends what find_closed found. \pre reserve(closed.size())
   void extend(const std::vector<TokenRange>& closed) noexcept {
-    events_.insert(events_.end(), closed.begin(), closed.end());
+    events_.append(closed.begin(), closed.end());
     if (!closed.empty()) pending_start_ = closed.back().end;
   }
 
@@ -88,7 +86,22 @@ class EventTable {
   const TokenRange& operator[](std::int64_t event) const {
     return events_[static_cast<std::size_t>(event)];
   }
-  const std::vector<TokenRange>& all() const { return events_; }
+  /// The first event that ends behind a token; size() if none does.
+  std::int64_t first_behind(std::int64_t token) const {
+    std::int64_t first = 0;
+    for (std::int64_t end = size(); first < end;) {
+      const std::int64_t middle = first + (end - first) / 2;
+      if ((*this)[middle].end > token)
+        end = middle;
+      else
+        first = middle + 1;
+    }
+    return first;
+  }
+  /// All of them, copied.
+  std::vector<TokenRange> all() const { return events_.all(); }
+  /// From now on a copy of the table takes no room for its events.
+  void share() { events_.share(); }
 
   /// First token that is in no closed event (n_init before the first).
   std::int64_t pending_start() const { return pending_start_; }
@@ -98,7 +111,8 @@ class EventTable {
   /// The events to bytes, and back into a table of the same settings.
   void save(ByteWriter& to) const {
     to.put(static_cast<std::uint64_t>(events_.size()));
-    for (const TokenRange& e : events_) to.put(static_cast<std::uint32_t>(e.size()));
+    for (std::size_t e = 0; e < events_.size(); ++e)
+      to.put(static_cast<std::uint32_t>(events_[e].size()));
   }
   /// \throws FileError for an event longer than max_block or empty
   void load(ByteReader& from) {
@@ -116,7 +130,7 @@ class EventTable {
 
   /// Forgets the events from `n_events` on (rewind).
   void truncate(std::int64_t n_events) noexcept {
-    events_.erase(events_.begin() + n_events, events_.end());
+    events_.truncate(static_cast<std::size_t>(n_events));
     pending_start_ = events_.empty() ? n_init_ : events_.back().end;
   }
 
@@ -124,7 +138,7 @@ class EventTable {
   void push(std::int64_t start, std::int64_t end) { events_.push_back({start, end}); }
 
   std::int64_t n_init_ = 0, min_block_ = 1, max_block_ = 1, pending_start_ = 0;
-  std::vector<TokenRange> events_;
+  SharedList<TokenRange> events_;
 };
 
 }  // namespace episodic

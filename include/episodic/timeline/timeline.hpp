@@ -142,6 +142,10 @@ class Timeline {
   void take_events(std::int64_t scope, EventTable events) {
     scopes_[static_cast<std::size_t>(scope)].events = std::move(events);
   }
+  /// From now on a copy of a scope's events takes no room for them.
+  void share_events() {
+    for (Scope& scope : scopes_) scope.events.share();
+  }
   /// The closed events of all scopes to bytes, and back. \throws FileError
   void save_events(ByteWriter& to) const;
   void load_events(ByteReader& from);

@@ -99,4 +99,10 @@ double InFlight::waited() const {
   return seconds.count();
 }
 
+double InFlight::computed() const {
+  const std::lock_guard lock(mutex_);
+  const std::chrono::duration<double> seconds = Clock::now() - std::min(began_, Clock::now());
+  return seconds.count();
+}
+
 }  // namespace episodic::tools

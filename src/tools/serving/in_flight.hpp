@@ -28,8 +28,8 @@ struct Served {
 /// Why nobody wants the rest of an answer.
 enum class GivenUp : std::uint8_t { no, client_left, client_slow, overdue, stopping };
 
-/// Two threads hold one: the engine's puts texts into it and never waits; the client's takes them
-/// and writes them to its socket, which may take as long as it likes.
+/// Two threads hold one: the one that computes puts texts into it and never waits; the client's
+/// takes them and writes them to its socket, which may take as long as it likes.
 class InFlight {
  public:
   using Clock = std::chrono::steady_clock;
@@ -52,7 +52,7 @@ class InFlight {
   const ServedRequest& request() const { return request_; }
   const ChatPrompt& prompt() const { return prompt_; }
 
-  // -- of the engine's thread
+  // -- of the thread that computes
 
   void begin();
   /// Asked between two steps: false if nobody waits for the answer any more.
@@ -81,6 +81,8 @@ class InFlight {
   bool ended() const;
   /// Seconds that it waited for the engine.
   double waited() const;
+  /// Seconds since it waits no more.
+  double computed() const;
 
  private:
   bool wanted_locked();

@@ -14,10 +14,6 @@
 namespace episodic::tools {
 namespace {
 
-bool begins_with(std::span<const std::int64_t> ids, std::span<const std::int64_t> start) {
-  return ids.size() >= start.size() && std::equal(start.begin(), start.end(), ids.begin());
-}
-
 /// Whether the model's template shows what a tool said.
 bool shows(const ChatTemplate& chat_template, std::vector<ChatMessage> messages, std::size_t i,
            const std::string& variables) {
@@ -50,7 +46,10 @@ Service::Service(Engine& engine, const ServiceOptions& options)
   } catch (const FileError& e) {  // completions need none
     no_template_ = e.what();
   }
-  if (engine.has_memory()) start_ = engine_.snapshot();
+  const std::size_t n = std::max<std::size_t>(1, options_.parallel);
+  for (std::size_t i = 1; i < n; ++i) forks_.push_back(engine.fork());
+  lanes_.push_back(std::make_unique<Lane>(engine, options_.max_tokens));
+  for (Sequence& fork : forks_) lanes_.push_back(std::make_unique<Lane>(fork, options_.max_tokens));
   thread_ = std::thread([this] { compute_all(); });
 }
 
@@ -64,7 +63,7 @@ Service::~Service() {
 Service::Place Service::take_place() {
   const std::lock_guard lock(mutex_);
   if (stopped_) throw RequestError("the server is going down", "", 503);
-  if (places_ > options_.queue) {
+  if (places_ >= options_.queue + lanes_.size()) {
     ++counters_.refused;
     throw RequestError(
         fmt::format("{} requests wait already, and more may not (--queue); ask again later",
@@ -114,7 +113,7 @@ void Service::stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     waiting.swap(waiting_);
-    if (answering_) answering_->give_up(GivenUp::stopping);
+    for (const auto& request : answering_) request->give_up(GivenUp::stopping);
     more_.notify_all();
   }
   for (const auto& request : waiting) {
@@ -125,7 +124,8 @@ void Service::stop() {
 
 int Service::seconds_to_wait() const {
   const std::lock_guard lock(mutex_);
-  const double all = mean_seconds_ * static_cast<double>(waiting_.size() + 1);
+  const double all =
+      mean_seconds_ * static_cast<double>(waiting_.size() + 1) / static_cast<double>(lanes_.size());
   return static_cast<int>(std::clamp(std::ceil(all), 1.0, 60.0));
 }
 
@@ -136,41 +136,105 @@ ServiceCounters Service::counters() const {
   return counters;
 }
 
+// -- the thread that computes ---------------------------------------------------------------------
+
 void Service::compute_all() {
+  while (take_requests()) {
+    make_step();
+    hand_out();
+  }
+}
+
+/// Gives waiting requests to free lanes; waits while there is nothing to do. \return false: it has
+/// stopped, and nothing is under way
+bool Service::take_requests() {
   for (;;) {
+    std::shared_ptr<InFlight> next;
     {
       std::unique_lock lock(mutex_);
-      more_.wait(lock, [&] { return stopped_ || !waiting_.empty(); });
-      if (stopped_) return;
-      answering_ = std::move(waiting_.front());
+      const auto busy = [&] { return !answering_.empty(); };
+      more_.wait(lock, [&] { return stopped_ || busy() || !waiting_.empty(); });
+      if (waiting_.empty() || answering_.size() == lanes_.size()) return busy() || !stopped_;
+      next = std::move(waiting_.front());
       waiting_.pop_front();
+      answering_.push_back(next);
     }
-    const auto began = InFlight::Clock::now();
-    InFlight& request = *answering_;
-    request.begin();
-    Served served;
-    std::exception_ptr failure;
-    try {
-      served = compute(request);
-    } catch (...) {
-      failure = std::current_exception();
+    std::vector<std::int64_t> prompt = next->prompt().text;
+    prompt.insert(prompt.end(), next->prompt().question.begin(), next->prompt().question.end());
+    next->begin();
+    lane_for(prompt).begin(next, std::move(prompt));
+    hand_out();
+  }
+}
+
+/// The free lane that has most of a prompt already; of equals the one that was used least lately.
+Lane& Service::lane_for(std::span<const std::int64_t> prompt) {
+  Lane* best = nullptr;
+  for (const auto& lane : lanes_) {
+    if (!lane->free()) continue;
+    const auto rank = [&](const Lane& l) { return std::pair(l.reusable(prompt), ~l.last_used()); };
+    if (!best || rank(*lane) > rank(*best)) best = lane.get();
+  }
+  return *best;
+}
+
+/// One step: a token of every answer, and a piece of one prompt, each in its turn.
+void Service::make_step() {
+  std::vector<Lane*> lanes;
+  std::vector<SequenceInput> inputs;
+  const auto add = [&](Lane& lane) {
+    lanes.push_back(&lane);
+    inputs.push_back(lane.next_input());
+  };
+  Lane* reader = nullptr;
+  for (std::size_t i = 1; i <= lanes_.size(); ++i) {
+    const std::size_t at = (reader_ + i) % lanes_.size();
+    Lane& lane = *lanes_[at];
+    if (lane.free()) continue;
+    if (!lane.request()->wanted()) {
+      lane.give_up();
+    } else if (!lane.reads()) {
+      add(lane);
+    } else if (!reader) {
+      reader = &lane;
+      reader_ = at;
+      add(lane);
     }
-    const std::chrono::duration<double> seconds = InFlight::Clock::now() - began;
-    std::shared_ptr<InFlight> answered;
+  }
+  if (inputs.empty()) return;
+  ++steps_;
+  std::vector<StepResult> results(inputs.size());
+  try {
+    results = run(engine_.model(), inputs);
+  } catch (...) {  // no memory for the step itself
+    for (StepResult& result : results) result.error = std::current_exception();
+  }
+  for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i]->take(results[i], steps_);
+}
+
+/// Ends the requests whose outcome is there.
+void Service::hand_out() {
+  for (const auto& lane : lanes_) {
+    const std::shared_ptr<InFlight> request = lane->request();
+    if (!request) continue;
+    std::optional<Lane::Outcome> outcome = lane->take_outcome();
+    if (!outcome) continue;
+    const Served& served = outcome->served;
     {
       const std::lock_guard lock(mutex_);
-      answered = std::move(answering_);
-      mean_seconds_ += 0.25 * (seconds.count() - mean_seconds_);
-      counters_.given_up += failure || served.result.finish == FinishReason::cancelled ? 1 : 0;
+      std::erase(answering_, request);
+      mean_seconds_ += 0.25 * (request->computed() - mean_seconds_);
+      const bool whole = !outcome->failure && served.result.finish != FinishReason::cancelled;
+      counters_.given_up += whole ? 0 : 1;
       counters_.prompt_tokens += static_cast<std::uint64_t>(served.prompt_tokens);
       counters_.reused_tokens += static_cast<std::uint64_t>(served.reused_tokens);
       counters_.written_tokens += served.result.ids.size();
     }
     // its place is free, and it is counted, before its client hears of it
-    if (failure)
-      answered->fail(failure);
+    if (outcome->failure)
+      request->fail(outcome->failure);
     else
-      answered->finish(std::move(served));
+      request->finish(std::move(outcome->served));
   }
 }
 
@@ -223,67 +287,6 @@ ChatPrompt Service::prepare(const ServedRequest& request) const {
           fmt::format("'prompt' has the token {}; the vocabulary has {}", id, vocabulary),
           "prompt");
   return prompt;
-}
-
-/// Puts the engine where the prompt goes on from. \return tokens of it that are read by then, less
-/// than all
-std::size_t Service::go_back_for(std::span<const std::int64_t> prompt) {
-  const auto usable = [&](const std::vector<std::int64_t>& ids) {
-    return ids.size() < prompt.size() && begins_with(prompt, ids);
-  };
-  if (usable(read_)) return read_.size();
-  if (prompt_.state && usable(prompt_.ids)) {
-    engine_.restore(*prompt_.state);
-    read_ = prompt_.ids;
-  } else {
-    forget_requests();
-  }
-  return read_.size();
-}
-
-void Service::forget_requests() {
-  prompt_ = {};
-  read_.clear();
-  if (start_)
-    engine_.restore(*start_);
-  else if (engine_.tokens() > 0)
-    engine_.attach_full_attention(options_.max_tokens);  // which has no states to go back to
-}
-
-Served Service::compute(InFlight& request) {
-  const ChatPrompt& prompt = request.prompt();
-  std::vector<std::int64_t> all = prompt.text;
-  all.insert(all.end(), prompt.question.begin(), prompt.question.end());
-  Served served = cancelled(request);
-  if (!request.wanted()) return served;
-  try {
-    const std::size_t reused = go_back_for(all);
-    served.reused_tokens = static_cast<std::int64_t>(reused);
-    // What asks is read in steps of its own, and the last token too: the answer starts from it.
-    std::size_t at = reused;
-    for (const std::size_t end : {prompt.text.size(), all.size() - 1}) {
-      if (at >= end) continue;
-      const auto rest = std::span(all).subspan(at, std::min(end, all.size() - 1) - at);
-      at += static_cast<std::size_t>(
-          engine_.read(rest, [&](std::int64_t, std::int64_t) { return request.wanted(); }));
-      read_.assign(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(at));
-      if (!request.wanted()) return served;
-    }
-    if (at > 0 && start_) prompt_ = {read_, engine_.snapshot()};
-    GenerateOptions options = request.request().options;
-    if (options_.max_tokens > 0)
-      options.max_new = std::min(options.max_new, options_.max_tokens - served.prompt_tokens);
-    options.feed_last = true;  // the next turn goes on behind the whole answer
-    options.on_token = [&](std::int64_t, std::string_view text) { return request.put(text); };
-    served.result = engine_.generate(std::span(all).subspan(at), options);
-    read_ = std::move(all);
-    read_.insert(read_.end(), served.result.ids.begin(),
-                 served.result.ids.begin() + static_cast<std::ptrdiff_t>(served.result.fed));
-  } catch (...) {
-    forget_requests();
-    throw;
-  }
-  return served;
 }
 
 }  // namespace episodic::tools

@@ -16,13 +16,15 @@
 #include "chat.hpp"
 #include "episodic/session/engine.hpp"
 #include "in_flight.hpp"
+#include "lane.hpp"
 #include "request.hpp"
 
 namespace episodic::tools {
 
 struct ServiceOptions {
   std::int64_t max_tokens = 0;  ///< that a request may come to, answer included; 0: no limit
-  std::size_t queue = 64;       ///< requests that may wait behind the one that is answered
+  std::size_t queue = 64;       ///< requests that may wait behind those that are answered
+  std::size_t parallel = 1;     ///< requests that are answered at once, >= 1
   InFlight::Limits in_flight;
 };
 
@@ -35,10 +37,12 @@ struct ServiceCounters {
   std::size_t places = 0;  ///< requests that wait or are answered now
 };
 
-/// Answers requests with one engine, all of which begin where the engine stood: at the end of a
-/// memory, or with nothing. A request whose prompt begins with what the one before read, or read
-/// and answered, goes on from there, so that a conversation's earlier turns are not read again.
-/// Safe to use from several threads: a thread of its own computes, one request at a time.
+/// Answers requests with one model, all of which begin where the engine stood: at the end of a
+/// memory, or with nothing. Up to `parallel` of them are answered in the same steps: each step has
+/// a token of every answer and a piece of one prompt, so that nobody waits longer than for a piece.
+/// What fails for one touches no other. A request whose prompt begins with what an earlier one
+/// read, or read and answered, continues from there, so that a conversation's earlier turns are not
+/// read again. Safe to use from several threads: a thread of its own computes.
 ///
 /// A request takes a place, is read (`prepare`), and handed over (`submit`); its InFlight is then
 /// both threads'.
@@ -48,7 +52,8 @@ class Service {
   using Place = std::shared_ptr<void>;
 
   /// \param engine must outlive it, and is nobody else's from now on
-  /// \throws ConfigError if its memory has no snapshots
+  /// \throws ConfigError if its memory has no snapshots, and for `parallel` above 1 where it has no
+  ///         forks (Sequence::fork)
   explicit Service(Engine& engine, const ServiceOptions& options = {});
   /// Stops.
   ~Service();
@@ -81,15 +86,11 @@ class Service {
   const ServiceOptions& options() const { return options_; }
 
  private:
-  struct Point {
-    std::vector<std::int64_t> ids;  ///< read behind the start
-    std::shared_ptr<const Engine::Snapshot> state;
-  };
-
   void compute_all();
-  Served compute(InFlight& request);
-  std::size_t go_back_for(std::span<const std::int64_t> prompt);
-  void forget_requests();
+  bool take_requests();
+  void make_step();
+  void hand_out();
+  Lane& lane_for(std::span<const std::int64_t> prompt);
 
   Engine& engine_;
   const ServiceOptions options_;
@@ -97,15 +98,16 @@ class Service {
   std::string no_template_;  // why there is none
   bool goes_on_;             // behind a memory
 
-  // of the engine's thread
-  std::shared_ptr<const Engine::Snapshot> start_;  // null with full attention
-  Point prompt_;                                   // behind the last request's prompt
-  std::vector<std::int64_t> read_;                 // all that was read behind the start
+  // of the thread that computes
+  std::vector<Sequence> forks_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::size_t reader_ = 0;  // the lane that read last
+  std::uint64_t steps_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable more_;
   std::deque<std::shared_ptr<InFlight>> waiting_;
-  std::shared_ptr<InFlight> answering_;
+  std::vector<std::shared_ptr<InFlight>> answering_;
   bool stopped_ = false;
   double mean_seconds_ = 1;  // of an answer, of late
   ServiceCounters counters_;

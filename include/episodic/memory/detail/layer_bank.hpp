@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "episodic/base/inline.hpp"
+#include "episodic/base/shared_list.hpp"
 #include "episodic/memory/detail/layer_state.hpp"
 #include "episodic/recall/vector_tier.hpp"
 #include "episodic/store/event_store.hpp"
@@ -125,15 +126,18 @@ struct LayerBank {
   /// The same of several, into `out`.
   void stored(std::int64_t scope, std::span<const EventId> events, std::vector<EventId>& out) const;
   /// All numbers by scope, empty where the sequence is the only one; to take them over.
-  const std::vector<std::vector<EventId>>& numbers() const { return stored_; }
-  void take_numbers(std::vector<std::vector<EventId>> numbers) noexcept {
-    stored_ = std::move(numbers);
+  using Numbers = std::vector<SharedList<EventId>>;
+  const Numbers& numbers() const { return stored_; }
+  /// From now on a copy of them takes no room for them.
+  void share_numbers() {
+    for (SharedList<EventId>& numbers : stored_) numbers.share();
   }
+  void take_numbers(Numbers numbers) noexcept { stored_ = std::move(numbers); }
   /// For scopes of their own: none has events yet.
   void number(std::int64_t n_scopes) { stored_.assign(static_cast<std::size_t>(n_scopes), {}); }
   /// The sequence begins anew.
   void unnumber() noexcept {
-    for (std::vector<EventId>& numbers : stored_) numbers.clear();
+    for (SharedList<EventId>& numbers : stored_) numbers.clear();
   }
   /// The numbers, from the lanes of all events of a store in its order. \param where that was read,
   /// for a message \throws FileError for events that are not the timeline's
@@ -145,7 +149,7 @@ struct LayerBank {
   std::int64_t kept(std::span<const std::int64_t> n_events) const;
 
   std::vector<KeyRing> rings_;
-  std::vector<std::vector<EventId>> stored_;  // by scope; empty where the sequence is the only one
+  Numbers stored_;  // by scope; empty where the sequence is the only one
 };
 
 }  // namespace episodic::detail

@@ -363,12 +363,9 @@ EPISODIC_INLINE std::vector<EventId> HostMemory::forget(TokenRange tokens) {
                            " to ", closed, ", which lie in closed events, can be forgotten now"));
   std::vector<std::vector<EventId>> hit(static_cast<std::size_t>(m.time.scopes()));
   for (std::int64_t s = 0; s < m.time.scopes(); ++s) {
-    const std::vector<TokenRange>& all = m.time.events(s).all();
-    auto it =
-        std::upper_bound(all.begin(), all.end(), tokens.start,
-                         [](std::int64_t token, const TokenRange& e) { return token < e.end; });
-    for (; it != all.end() && it->start < tokens.end; ++it) {
-      const EventId event = it - all.begin();
+    const EventTable& events = m.time.events(s);
+    for (EventId event = events.first_behind(tokens.start);
+         event < events.size() && events[event].start < tokens.end; ++event) {
       m.check_own("forget", s, event);
       m.check_unpinned(s, event);
       hit[static_cast<std::size_t>(s)].push_back(event);

@@ -27,8 +27,8 @@ EPISODIC_INLINE std::vector<LayerMark> LayerBank::marks() const {
 
 EPISODIC_INLINE void LayerBank::append(const Lane& lane, std::span<const TokenRange> events) {
   if (events.empty()) return;
-  std::vector<EventId>& numbers = stored_[at(lane.scope)];
-  numbers.reserve(std::max(numbers.size() + events.size(), 2 * numbers.size()));
+  SharedList<EventId>& numbers = stored_[at(lane.scope)];
+  numbers.reserve(events.size());
   EventId next = tiers.store->size();
   tiers.store->append(events, {lane.store_lane, 1});
   for (std::size_t e = 0; e < events.size(); ++e) numbers.push_back(next++);
@@ -96,8 +96,7 @@ EPISODIC_INLINE void LayerBank::truncate(std::span<const std::int64_t> n_events)
     if (!stored_.empty()) n = kept(n_events);
     tiers.store->truncate(n);
   }
-  for (std::size_t s = 0; s < stored_.size(); ++s)
-    if (at(n_events[s]) < stored_[s].size()) stored_[s].resize(at(n_events[s]));
+  for (std::size_t s = 0; s < stored_.size(); ++s) stored_[s].truncate(at(n_events[s]));
   for (LayerState& layer : layers)
     for (Lane& lane : layer.lanes)
       if (lane.index) lane.index->truncate(std::min(n_events[at(lane.scope)], lane.index->size()));
