@@ -13,6 +13,7 @@
 #include "episodic/base/presets.hpp"
 #include "run/runner.hpp"
 #include "run/score_file.hpp"
+#include "suite_table.hpp"
 
 namespace episodic::suites {
 namespace {
@@ -102,15 +103,18 @@ void add_run(tools::Command& app, Suite suite) {
   auto flags = std::make_shared<RunFlags>();
   RunOptions& o = flags->options;
   o.suite = suite;
-  const std::string name = name_of(suite);
+  const SuiteRow& row = row_of(suite);
+  const std::string name = row.name;
   tools::Command sub = app.subcommand("run", "Let a model answer a task's examples");
   sub.footer(fmt::format(
       "One line of OUT an example, on the disk before the next one is begun; a second call goes on "
       "where the\nfirst stopped. Greedy. Examples with the same context are asked from one reading "
       "of it.\n\nExample:\n  {} run --model M --task {} --data {}.jsonl \\\n    --method episodic "
       "--out preds.jsonl",
-      name, suite == Suite::longbench ? "qasper --prompts dataset2prompt.json" : "passkey",
-      suite == Suite::longbench ? "qasper" : "passkey"));
+      name,
+      row.needs_prompts ? fmt::format("{} --prompts dataset2prompt.json", row.example_task)
+                        : std::string(row.example_task),
+      row.example_task));
   o.model.add_to(sub, false);
   sub.option("--task", o.task, "Name of the task").required();
   sub.option("--data", o.data, "The task's file, as released or as made here").required();
@@ -171,26 +175,27 @@ void add_score(tools::Command& app, Suite suite) {
   auto flags = std::make_shared<ScoreFlags>();
   ScoreOptions& o = flags->options;
   o.suite = suite;
-  const std::string name = name_of(suite);
+  const SuiteRow& row = row_of(suite);
+  const std::string name = row.name;
   tools::Command sub = app.subcommand("score", "Score a file of predictions");
   sub.footer(
       fmt::format("Takes our own files and those of the published programs.\n\nExample:\n  "
                   "{} score --task {} --preds preds.jsonl --json score.json",
-                  name, suite == Suite::longbench ? "qasper" : "passkey"));
+                  name, row.example_task));
   sub.option("--task", o.task, "Name of the task").required();
   sub.option("--preds", o.preds, "File of predictions").required();
   sub.option("--data", o.data,
              "The task's file: golds are taken from it, and missing ids reported");
   sub.option("--scorer", flags->scorer, "official, or the EM-LLM authors' variant")
       .one_of({"official", "em-llm"});
-  if (suite == Suite::longbench) {
+  if (row.scores_by_length)
     sub.flag("--by-length", o.by_length, "LongBench-E: scores by length of the text");
+  if (row.compares_code)
     sub.option("--code-sim", flags->code_sim, "Code similarity of lcc and repobench-p")
         .one_of({"difflib", "levenshtein"});
-  } else {
+  if (row.drops_first_number)
     sub.flag("--drop-first-number", o.drop_first_number,
              "math_calc: as the official program does for a model called gpt4");
-  }
   add_json(sub, flags->json);
   flags->common.add_to(sub, false);
   sub.action([flags] {

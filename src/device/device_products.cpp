@@ -68,9 +68,7 @@ class DeviceProducts final : public FrozenProducts {
           view.rows, view.columns};
     };
     for (std::int64_t l = 0; l < config.n_layers; ++l)
-      for (const WeightRole role : {WeightRole::q, WeightRole::k, WeightRole::v, WeightRole::o,
-                                    WeightRole::gate, WeightRole::up, WeightRole::down})
-        take(role, l);
+      for (const WeightRole role : kLayerProducts) take(role, l);
     take(WeightRole::head, -1);
   }
 

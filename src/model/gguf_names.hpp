@@ -5,6 +5,8 @@
 #include <span>
 #include <string_view>
 
+#include "episodic/model/weight_roles.hpp"
+
 namespace episodic {
 
 /// The text of tokenizer.json as it is: GGUF's own key for it. And, beside it, that of
@@ -17,28 +19,34 @@ struct GgufName {
   const char* hugging_face;
 };
 
-inline constexpr GgufName kTop[] = {
-    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
-inline constexpr GgufName kAttention[] = {{"attn_q", "self_attn.q_proj"},
-                                          {"attn_k", "self_attn.k_proj"},
-                                          {"attn_v", "self_attn.v_proj"},
-                                          {"attn_output", "self_attn.o_proj"}};
+/// As the table of roles has it.
+constexpr GgufName gguf_name(WeightRole role) {
+  return {info_of(role).gguf, info_of(role).hugging_face};
+}
+/// A weight whose tensor is named as that of another role.
+constexpr GgufName gguf_name(WeightRole role, WeightRole named) {
+  return {info_of(role).gguf, info_of(named).hugging_face};
+}
+
+inline constexpr GgufName kTop[] = {gguf_name(WeightRole::embedding),
+                                    gguf_name(WeightRole::final_norm), gguf_name(WeightRole::head)};
+inline constexpr GgufName kAttention[] = {gguf_name(WeightRole::q), gguf_name(WeightRole::k),
+                                          gguf_name(WeightRole::v), gguf_name(WeightRole::o)};
 inline constexpr GgufName kFusedAttention[] = {{"attn_qkv", "self_attn.qkv_proj"},
-                                               {"attn_output", "self_attn.o_proj"}};
-inline constexpr GgufName kHeadNorms[] = {{"attn_q_norm", "self_attn.q_norm"},
-                                          {"attn_k_norm", "self_attn.k_norm"}};
-inline constexpr GgufName kMlp[] = {
-    {"ffn_gate", "mlp.gate_proj"}, {"ffn_up", "mlp.up_proj"}, {"ffn_down", "mlp.down_proj"}};
+                                               gguf_name(WeightRole::o)};
+inline constexpr GgufName kHeadNorms[] = {gguf_name(WeightRole::q_norm),
+                                          gguf_name(WeightRole::k_norm)};
+inline constexpr GgufName kMlp[] = {gguf_name(WeightRole::gate), gguf_name(WeightRole::up),
+                                    gguf_name(WeightRole::down)};
 inline constexpr GgufName kFusedMlp[] = {{"ffn_up", "mlp.gate_up_proj"},
-                                         {"ffn_down", "mlp.down_proj"}};
-inline constexpr GgufName kNormsBefore[] = {{"attn_norm", "input_layernorm"},
-                                            {"ffn_norm", "post_attention_layernorm"}};
-inline constexpr GgufName kNormsAfter[] = {{"post_attention_norm", "post_attention_layernorm"},
-                                           {"post_ffw_norm", "post_feedforward_layernorm"}};
-inline constexpr GgufName kNormsAround[] = {{"attn_norm", "input_layernorm"},
-                                            {"post_attention_norm", "post_attention_layernorm"},
-                                            {"ffn_norm", "pre_feedforward_layernorm"},
-                                            {"post_ffw_norm", "post_feedforward_layernorm"}};
+                                         gguf_name(WeightRole::down)};
+inline constexpr GgufName kNormsBefore[] = {
+    gguf_name(WeightRole::input_norm), gguf_name(WeightRole::feed_norm, WeightRole::attended_norm)};
+inline constexpr GgufName kNormsAfter[] = {gguf_name(WeightRole::attended_norm),
+                                           gguf_name(WeightRole::fed_norm)};
+inline constexpr GgufName kNormsAround[] = {
+    gguf_name(WeightRole::input_norm), gguf_name(WeightRole::attended_norm),
+    gguf_name(WeightRole::feed_norm), gguf_name(WeightRole::fed_norm)};
 
 struct GgufArchitecture {
   const char* gguf;

@@ -55,11 +55,11 @@ using Modules = std::map<std::string, std::vector<WeightEntry>, std::less<>>;
 Modules modules_of(const ModelConfig& config) {
   Modules modules;
   for (WeightEntry& e : weight_plan(config)) {
-    if (e.bias || e.role == WeightRole::embedding || e.tensor_shape.size() != 2) continue;
+    if (e.bias || !info_of(e.role).product) continue;
     std::string_view name = e.tensor;
     take_end(name, ".weight");
     // the tensor of a tied head is the embedding's; its module is not
-    std::string module(e.role == WeightRole::head ? std::string_view("lm_head") : name);
+    std::string module(e.role == WeightRole::head ? info_of(e.role).hugging_face : name);
     modules[std::move(module)].push_back(std::move(e));
   }
   return modules;

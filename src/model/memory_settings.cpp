@@ -13,6 +13,7 @@
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/mapped_file.hpp"
 #include "episodic/base/presets.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/memory/plan.hpp"
@@ -40,17 +41,14 @@ Json parse_object(std::string_view text, std::string_view label) {
 }
 
 std::string settings_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
   constexpr std::size_t kLongest = 1 << 20;
-  std::string text(kLongest + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  if (in.bad() || !in.is_open() || text.size() > kLongest)
+  const MappedFile mapped(file);  // refuses what would be waited for: a pipe
+  if (mapped.bytes().size() > kLongest)
     throw FileError(
         fmt::format("{}: cannot be read as memory settings; it must be a JSON file of "
                     "at most {} bytes",
                     file.string(), kLongest));
-  return text;
+  return {reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size()};
 }
 
 /// Numbers in the weights, by the configuration alone.

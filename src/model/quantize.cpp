@@ -76,7 +76,7 @@ void quantize_weights(OpenModel& model, TensorType type) {
           fmt::format("{}: tensor '{}' is quantised already ({}); use the model as it is, or its "
                       "weights in float",
                       file, e.tensor, name_of(t.type)));
-    const bool vocabulary = e.role == WeightRole::embedding || e.role == WeightRole::head;
+    const bool vocabulary = info_of(e.role).block == WeightBlock::vocabulary;
     const TensorType to = vocabulary ? TensorType::q8_0 : type;
     if (e.tensor_shape[1] % block_elements(to) != 0) continue;
     changed->put(e.tensor, to, t.shape, rounded(t, to, file));

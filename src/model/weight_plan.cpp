@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <charconv>
 #include <cmath>
@@ -23,25 +22,20 @@ namespace {
 
 using Role = WeightRole;
 
-constexpr std::array kRoleNames{"embedding", "input_norm", "attended_norm",
-                                "feed_norm", "fed_norm",   "q_norm",
-                                "k_norm",    "q",          "k",
-                                "v",         "o",          "gate",
-                                "up",        "down",       "final_norm",
-                                "head"};
-
 /// Writes the entries of one model, layer by layer.
 class Planner {
  public:
   explicit Planner(const ModelConfig& config) : c_(config) {}
 
   std::vector<WeightEntry> plan() {
-    add(Role::embedding, "model.embed_tokens.weight", {c_.vocab_size, c_.hidden_size});
+    const std::int64_t vocab = c_.vocab_size, hidden = c_.hidden_size;
+    add(Role::embedding, weight_of(Role::embedding), {vocab, hidden});
     for (layer_ = 0; layer_ < c_.n_layers; ++layer_) add_layer();
     layer_ = -1;
-    norm(Role::final_norm, "model.norm", c_.hidden_size);
-    add(Role::head, c_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight",
-        {c_.vocab_size, c_.hidden_size});
+    prefix_.clear();
+    norm(Role::final_norm, Role::final_norm, hidden);
+    add(Role::head, weight_of(c_.tie_word_embeddings ? Role::embedding : Role::head),
+        {vocab, hidden});
     return std::move(entries_);
   }
 
@@ -54,37 +48,35 @@ class Planner {
 
     // With norms on both sides of a block, the name that LLaMA gives to the norm before the
     // feed-forward network is that of the norm behind attention.
-    if (s.norms != NormPlace::after) norm(Role::input_norm, prefix_ + "input_layernorm", hidden);
+    if (s.norms != NormPlace::after) norm(Role::input_norm, Role::input_norm, hidden);
     if (s.fused_qkv) {
       fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
             {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     } else {
-      linear(Role::q, "self_attn.q_proj", q, hidden, s.qkv_bias);
-      linear(Role::k, "self_attn.k_proj", kv, hidden, s.qkv_bias);
-      linear(Role::v, "self_attn.v_proj", kv, hidden, s.qkv_bias);
+      linear(Role::q, q, hidden, s.qkv_bias);
+      linear(Role::k, kv, hidden, s.qkv_bias);
+      linear(Role::v, kv, hidden, s.qkv_bias);
     }
     if (s.qk_norm != QkNorm::none) {
       const bool row = s.qk_norm == QkNorm::row;
-      norm(Role::q_norm, prefix_ + "self_attn.q_norm", row ? q : s.head_dim);
-      norm(Role::k_norm, prefix_ + "self_attn.k_norm", row ? kv : s.head_dim);
+      norm(Role::q_norm, Role::q_norm, row ? q : s.head_dim);
+      norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
-    linear(Role::o, "self_attn.o_proj", hidden, q, s.o_bias);
+    linear(Role::o, hidden, q, s.o_bias);
     if (s.norms == NormPlace::before)
-      norm(Role::feed_norm, prefix_ + "post_attention_layernorm", hidden);
+      norm(Role::feed_norm, Role::attended_norm, hidden);
     else
-      norm(Role::attended_norm, prefix_ + "post_attention_layernorm", hidden);
-    if (s.norms == NormPlace::both)
-      norm(Role::feed_norm, prefix_ + "pre_feedforward_layernorm", hidden);
+      norm(Role::attended_norm, Role::attended_norm, hidden);
+    if (s.norms == NormPlace::both) norm(Role::feed_norm, Role::feed_norm, hidden);
     if (s.fused_gate_up) {
       fused(prefix_ + "mlp.gate_up_proj", hidden, s.mlp_bias,
             {{Role::gate, inner}, {Role::up, inner}});
     } else {
-      linear(Role::gate, "mlp.gate_proj", inner, hidden, s.mlp_bias);
-      linear(Role::up, "mlp.up_proj", inner, hidden, s.mlp_bias);
+      linear(Role::gate, inner, hidden, s.mlp_bias);
+      linear(Role::up, inner, hidden, s.mlp_bias);
     }
-    linear(Role::down, "mlp.down_proj", hidden, inner, s.mlp_bias);
-    if (s.norms != NormPlace::before)
-      norm(Role::fed_norm, prefix_ + "post_feedforward_layernorm", hidden);
+    linear(Role::down, hidden, inner, s.mlp_bias);
+    if (s.norms != NormPlace::before) norm(Role::fed_norm, Role::fed_norm, hidden);
   }
 
   void add(Role role, const std::string& tensor, const std::vector<std::int64_t>& shape,
@@ -92,14 +84,19 @@ class Planner {
     entries_.push_back({role, layer_, bias, tensor, shape, 0, shape[0], 0});
   }
 
-  void norm(Role role, const std::string& name, std::int64_t width) {
-    add(role, name + ".weight", {width});
+  std::string weight_of(Role role) const {
+    return fmt::format("{}{}.weight", prefix_, info_of(role).hugging_face);
+  }
+
+  /// \param named the role whose tensor's name it has
+  void norm(Role role, Role named, std::int64_t width) {
+    add(role, weight_of(named), {width});
     entries_.back().offset = c_.norm_offset;
   }
 
-  void linear(Role role, const char* name, std::int64_t out, std::int64_t in, bool bias) {
-    add(role, fmt::format("{}{}.weight", prefix_, name), {out, in});
-    if (bias) add(role, fmt::format("{}{}.bias", prefix_, name), {out}, true);
+  void linear(Role role, std::int64_t out, std::int64_t in, bool bias) {
+    add(role, weight_of(role), {out, in});
+    if (bias) add(role, fmt::format("{}{}.bias", prefix_, info_of(role).hugging_face), {out}, true);
   }
 
   /// Several products whose rows lie behind each other in one tensor.
@@ -174,7 +171,7 @@ class Mismatch {
         fmt::format("{}: tensor '{}' has shape [{}], config.json calls for [{}] by {}; weights and "
                     "config.json must be of one model",
                     file(e.tensor), e.tensor, fmt::join(view.shape, ", "),
-                    fmt::join(e.tensor_shape, ", "), shape_keys(e)));
+                    fmt::join(e.tensor_shape, ", "), info_of(e.role).sizes));
   }
 
   [[noreturn]] void type(const WeightEntry& e, const StoredTensor& view) const {
@@ -221,31 +218,7 @@ class Mismatch {
   }
 
   static const char* bias_key(Role role) {
-    return role == Role::gate || role == Role::up || role == Role::down ? "mlp_bias"
-                                                                        : "attention_bias";
-  }
-
-  static const char* shape_keys(const WeightEntry& e) {
-    switch (e.role) {
-      case Role::embedding:
-      case Role::head:
-        return "vocab_size and hidden_size";
-      case Role::q:
-      case Role::o:
-        return "num_attention_heads, head_dim and hidden_size";
-      case Role::k:
-      case Role::v:
-        return "num_key_value_heads, head_dim and hidden_size";
-      case Role::gate:
-      case Role::up:
-      case Role::down:
-        return "intermediate_size and hidden_size";
-      case Role::q_norm:
-      case Role::k_norm:
-        return "head_dim";
-      default:
-        return "hidden_size";
-    }
+    return info_of(role).block == WeightBlock::feed_forward ? "mlp_bias" : "attention_bias";
   }
 
   /// "model.layers.12.": 12
@@ -261,8 +234,6 @@ class Mismatch {
 };
 
 }  // namespace
-
-const char* name_of(WeightRole role) { return kRoleNames[static_cast<std::size_t>(role)]; }
 
 std::vector<WeightEntry> weight_plan(const ModelConfig& config) { return Planner(config).plan(); }
 

@@ -52,16 +52,14 @@ struct Validation {
 };
 
 std::vector<WeightRole> targets_of(const std::vector<std::string>& list) {
-  constexpr WeightRole kRoles[] = {WeightRole::q,    WeightRole::k,  WeightRole::v,   WeightRole::o,
-                                   WeightRole::gate, WeightRole::up, WeightRole::down};
   std::vector<WeightRole> targets;
   for (const std::string& name : list) {
-    const auto found = std::find_if(std::begin(kRoles), std::end(kRoles),
-                                    [&](WeightRole role) { return name == name_of(role); });
-    if (found == std::end(kRoles))
+    const auto found = std::find_if(kWeightRoles.begin(), kWeightRoles.end(),
+                                    [&](const auto& r) { return r.adapted && name == r.name; });
+    if (found == kWeightRoles.end())
       throw ConfigError(fmt::format(
           "--targets: \"{}\" is no product; name some of q, k, v, o, gate, up, down", name));
-    targets.push_back(*found);
+    targets.push_back(found->role);
   }
   return targets;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -201,7 +202,8 @@ ModelFlags::NewMemory ModelFlags::new_memory() const {
 std::pair<std::string, std::string> ModelFlags::memory_text() const {
   const std::size_t at = memory.find_first_not_of(" \t\r\n");
   if (memory.empty() || (at != std::string::npos && memory[at] == '{')) return {memory, "--memory"};
-  return {read_text(memory), memory};
+  constexpr std::size_t kLongest = 1 << 20;
+  return {read_text(memory, kLongest), memory};
 }
 
 MemoryConfig ModelFlags::changed(const MemoryConfig& base) const {
@@ -222,15 +224,27 @@ LogCallback model_log(const CommonFlags& common) {
       [](LogLevel, std::string_view line) { fmt::print(stderr, "episodic: warning: {}\n", line); };
 }
 
-std::string read_text(const std::filesystem::path& path) {
-  if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path))
-    throw FileError(fmt::format("{}: cannot be read ({}); check the path", path.string(),
-                                in ? "it is a directory" : std::strerror(errno)));
-  std::string text(std::istreambuf_iterator<char>(in), {});
+std::string read_text(const std::filesystem::path& path, std::size_t most) {
+  const bool is_stdin = path == "-";
+  const std::string name = is_stdin ? "stdin" : path.string();
+  std::ifstream file;
+  if (!is_stdin) {
+    file.open(path, std::ios::binary);
+    if (!file || std::filesystem::is_directory(path))
+      throw FileError(fmt::format("{}: cannot be read ({}); check the path", name,
+                                  file ? "it is a directory" : std::strerror(errno)));
+  }
+  std::istream& in = is_stdin ? std::cin : file;
+  std::string text;
+  std::array<char, 1 << 16> part;
+  while (in.read(part.data(), part.size()) || in.gcount() > 0) {
+    text.append(part.data(), static_cast<std::size_t>(in.gcount()));
+    if (text.size() > most)
+      throw FileError(fmt::format("{}: is longer than {} bytes; check the path", name, most));
+  }
   if (in.bad())
-    throw FileError(fmt::format("{}: reading failed ({})", path.string(), std::strerror(errno)));
+    throw FileError(
+        fmt::format("{}: cannot be read ({}); check the path", name, std::strerror(errno)));
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -135,8 +136,9 @@ LogCallback model_log(const CommonFlags& common);
 /// it.
 void limit_spinning(char** argv);
 
-/// Whole file, whatever its bytes; "-" is stdin. \throws FileError
-std::string read_text(const std::filesystem::path& path);
+/// Whole file, whatever its bytes; "-" is stdin. \throws FileError, also for more than `most` bytes
+std::string read_text(const std::filesystem::path& path,
+                      std::size_t most = std::numeric_limits<std::size_t>::max());
 
 /// \throws FileError naming the file and the JSON error
 Json read_json(const std::filesystem::path& path);

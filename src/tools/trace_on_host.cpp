@@ -54,7 +54,7 @@ class HostParts final : public TraceParts {
     return reweighted_events(mode, top_k, scores);
   }
 
-  // Spec 1: sinks, pending tokens and recalled events at the fixed position, the window rotated.
+  // EM 3.1: sinks, pending tokens and recalled events at the fixed position, the window rotated.
   WeightedOutput attend(const WeightedAttention& a,
                         const std::vector<WeightedEvent>& present) override {
     const std::int64_t n = a.n, H = a.heads, G = a.kv_heads, d = a.head_dim;

@@ -189,7 +189,7 @@ struct EpmanTrainer::Impl {
     return loss;
   }
 
-  /// Spec 8: uniform in [1 - beta * K * 0.1, 1].
+  /// EpMAN 3.5: uniform in [1 - beta * K * 0.1, 1].
   float noise_of(EventId event) {
     const auto [it, is_new] = drawn.try_emplace(event, 1.0f);
     if (is_new) {

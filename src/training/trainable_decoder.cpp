@@ -99,7 +99,7 @@ void LoraSettings::validate() const {
   if (targets.empty())
     throw ConfigError("targets is empty; name the products to adapt: q, k, v, o");
   for (const WeightRole t : targets)
-    if (t < WeightRole::q || t > WeightRole::down)
+    if (!info_of(t).adapted)
       throw ConfigError(
           fmt::format("targets has {}, which no adapter is trained for; the products "
                       "of a layer are q, k, v, o, gate, up, down",
@@ -156,9 +156,7 @@ struct TrainableDecoder::Impl {
       layer.fed_norm = norm(WeightRole::fed_norm, l);
       layer.q_norm = norm(WeightRole::q_norm, l);
       layer.k_norm = norm(WeightRole::k_norm, l);
-      for (const WeightRole role : {WeightRole::q, WeightRole::k, WeightRole::v, WeightRole::o,
-                                    WeightRole::gate, WeightRole::up, WeightRole::down})
-        product(role, l);
+      for (const WeightRole role : kLayerProducts) product(role, l);
       layers.push_back(std::move(layer));
     }
     final_norm = norm(WeightRole::final_norm, -1);

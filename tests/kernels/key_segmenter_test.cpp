@@ -53,7 +53,7 @@ struct Result {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Spec 7 with the moments computed anew for each key from the event's list of keys.
+/// HEM 2.2, 2.3 with the moments computed anew for each key from the event's list of keys.
 /// \param heads the timeline's (layer, head)s
 void reference_timeline(const Settings& settings, const KeyStream& s,
                         const std::vector<std::pair<std::int64_t, std::int64_t>>& heads,

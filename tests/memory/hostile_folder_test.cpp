@@ -400,7 +400,7 @@ struct Opinions {
       return text == "no error" ? std::string() : text;
     };
     for (const VerifyReport::Damage& d : verify_memory(place.dir).damages) {
-      verified += d.what + "; ";
+      verified += d.file.string() + ": " + d.what + "; ";
       CHECK(!mentions(d.what, d.file.string()));  // who prints both says a path once
       CHECK(!d.what.starts_with(place.dir.string()));
     }

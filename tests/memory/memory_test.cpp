@@ -705,7 +705,7 @@ TEST_CASE("what waits outside the window for its event is taken off the budget o
       const std::int64_t n_events = memory.events().size(), in_events = n_events * block;
       step(memory, tokens, t, n);
       t += n;
-      // Spec 5: all events are of one size here, so that their number follows from the budget.
+      // EM 3.4: all events are of one size here, so that their number follows from the budget.
       const std::int64_t capacity =
           c.n_init + c.chunk + c.n_mem -
           std::max<std::int64_t>(0, std::max<std::int64_t>(0, t - c.n_local) - in_events);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "episodic/model/weight_plan.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/open_model.hpp"
@@ -66,6 +69,29 @@ TEST_CASE("weight plan: rows of fused tensors lie behind each other") {
   REQUIRE(v.data + v.rows * v.row_bytes() == qkv.data + qkv.bytes);
   const WeightView gate = weights.at(WeightRole::gate, 0), up = weights.at(WeightRole::up, 0);
   REQUIRE(up.data == gate.data + gate.rows * gate.row_bytes());
+}
+
+TEST_CASE("weight plan: names, products and adapters come from the table of roles") {
+  const OpenModel model = open_model(kFamilies / "gemma3");  // norms on both sides, and of heads
+  std::set<WeightRole> seen;
+  for (const WeightEntry& e : weight_plan(model.config)) {
+    const WeightRoleInfo& info = info_of(e.role);
+    seen.insert(e.role);
+    INFO(e.tensor);
+    CHECK(std::string(info.name) == name_of(e.role));
+    CHECK((e.tensor_shape.size() == 2) == (info.product || e.role == WeightRole::embedding));
+    if (e.role == WeightRole::head && model.config.tie_word_embeddings) continue;
+    const std::string name = std::string(info.hugging_face) + ".weight";
+    CHECK(e.tensor ==
+          (e.layer < 0 ? name : "model.layers." + std::to_string(e.layer) + "." + name));
+  }
+  CHECK(seen.size() == kWeightRoles.size());  // gemma3 has a weight of each role
+  std::string products;
+  for (const WeightRole role : kLayerProducts) products += std::string(name_of(role)) + " ";
+  CHECK(products == "q k v o gate up down ");
+  for (const WeightRoleInfo& info : kWeightRoles)
+    CHECK(info.adapted == (std::find(kLayerProducts.begin(), kLayerProducts.end(), info.role) !=
+                           kLayerProducts.end()));
 }
 
 TEST_CASE("weight plan: what a family has and has not") {

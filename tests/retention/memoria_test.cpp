@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<std::int64_t>;
 
-/// Spec 9 word by word. Every list is a plain vector, Count a full matrix.
+/// Memoria 3 word by word. Every list is a plain vector, Count a full matrix.
 struct Reference {
   MemoriaConfig c;
   std::vector<std::vector<double>> vectors;  // of all engrams that ever came

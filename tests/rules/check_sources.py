@@ -229,7 +229,7 @@ def citations(root):
     for path in sources(root, suffixes=CODE | {".py", ".sh", ".cmake", ".txt", ""}):
         if path.name == "check_sources.py":
             continue
-        for match in re.finditer(r"\bspec\s+(?:/+\s*|#\s*)?\d", path.read_text(errors="replace")):
+        for match in re.finditer(r"\bspec\s+(?:/+\s*|#\s*)?\d", path.read_text(errors="replace"), flags=re.I):
             number = path.read_text(errors="replace").count("\n", 0, match.start()) + 1
             yield f"{path}:{number}: cites a specification: name the paper's section, or a page of docs/"
 
@@ -296,6 +296,7 @@ def self_test(_root):
         ("prose", "models/o/README.md", "- The layers lend their keys.\n"),
         ("prose", "docs/p.md", "Of these the last is chosen.\n"),
         ("citations", "kernels/q.cuh", head + "// Closes events (spec\n// 4).\n"),
+        ("citations", "tests/t.cpp", head + "// Spec 4, restated.\n"),
         ("links", "docs/n.md", "[no such page](nothing.md)"),
         ("links", "docs/s.md", "# One\n\n[no such heading](#two)\n"),
         ("size", "src/memory/o.cpp", head + "int o;\n" * 600),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "common.hpp"
@@ -12,6 +13,7 @@
 #include "report/report.hpp"
 #include "run/prediction_file.hpp"
 #include "run/score_file.hpp"
+#include "suite_table.hpp"
 #include "suites/vectors.hpp"
 #include "support/temp_dir.hpp"
 #include "svg.hpp"
@@ -241,6 +243,7 @@ TEST_CASE("averages over result files") {
   CHECK(b["em_llm"]["average"] == 100.0);
   CHECK(b["missing"]["em_llm"].size() == 5);
   CHECK_THROWS_AS(averages_of({Json::object()}), ConfigError);
+  CHECK_THROWS_AS(averages_of({score("ruler", "niah", 1)}), ConfigError);
   CHECK_THROWS_AS(averages_of({}), ConfigError);
   CHECK_THROWS_AS(averages_of({score("longbench", "lcc", 1), score("longbench", "lcc", 1)}),
                   ConfigError);
@@ -442,4 +445,25 @@ TEST_CASE("an axis holds its values and zero in a few round steps") {
     CHECK((steps >= 1 && steps < 13));
     CHECK(steps == Approx(std::round(steps)));
   }
+}
+
+TEST_CASE("every suite is a row of the table, found by its name") {
+  std::set<Suite> seen;
+  for (const SuiteRow* row : suite_table()) {
+    INFO(row->name);
+    CHECK(seen.insert(row->suite).second);
+    CHECK(suite_named(row->name) == row);
+    CHECK(&row_of(row->suite) == row);
+    CHECK_NOTHROW(row->check_task(row->example_task));
+    CHECK_THROWS_AS(row->check_task("no such task"), ConfigError);
+    CHECK(row->max_new(row->example_task, Limits::official) > 0);
+    REQUIRE(row->em_llm_columns != nullptr);
+    for (const EmLlmColumn& column : row->em_llm_columns())
+      for (const EmLlmColumn::Task& task : column.tasks) {
+        CHECK(task.suite == row->name);
+        CHECK_NOTHROW(row->check_task(std::string(task.name)));
+      }
+  }
+  CHECK(seen == std::set<Suite>{Suite::longbench, Suite::infinitebench});
+  CHECK(suite_named("ruler") == nullptr);
 }

@@ -9,7 +9,7 @@ using namespace episodic;
 
 namespace {
 
-// Spec 4, restated: boundaries in a list, pieces taken one after another.
+// The closing rule (docs/papers.md), restated: boundaries in a list, pieces taken in turn.
 void close_reference(std::int64_t& start, std::int64_t limit, std::int64_t min_block,
                      std::int64_t max_block, const std::vector<std::int64_t>& boundaries,
                      std::vector<TokenRange>& events) {

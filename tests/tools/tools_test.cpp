@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `episodic` program from outside: exit codes, what it says on failure, and the documents that
 // demo and segment write.
+#include "support/refusal.hpp"
 #include "support/test.hpp"
+
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -64,6 +67,34 @@ TEST_CASE("a failure is exit code 1 and one line that names the cause") {
     CHECK(one_line(run.err));
     CHECK(run.err.find("no-such-model") != std::string::npos);
   }
+}
+
+TEST_CASE("a file that has no end, or is none, is refused by its name") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch dir;
+  const fs::path odd = dir / "odd";
+  fs::create_directory(odd);
+  for (const auto& file : fs::directory_iterator(*model))
+    if (file.path().filename() != "memory.json")
+      fs::create_symlink(fs::absolute(file.path()), odd / file.path().filename());
+  REQUIRE(::mkfifo((odd / "memory.json").c_str(), 0600) == 0);
+  const auto said = [&](const fs::path& of, const std::string& arguments) {
+    const Run run = run_episodic(
+        "generate --threads 1 --quiet --max-new 1 --model " + quoted(of.string()) + " " + arguments,
+        "timeout 60");
+    INFO(arguments << ": " << run.err);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    return run.err;
+  };
+  // A model's own file is not waited for.
+  CHECK(mentions(said(odd, "--prompt Hi"), "memory.json: not a regular file"));
+  // Settings are short, wherever they come from.
+  CHECK(mentions(said(*model, "--prompt Hi --memory /dev/zero"), "/dev/zero: is longer than"));
+  // What the system refuses to read.
+  CHECK(mentions(said(*model, "--prompt-file /proc/self/mem"), "/proc/self/mem: cannot be read"));
+  CHECK(mentions(said(*model, "--prompt-file - < /proc/self/mem"), "stdin: cannot be read"));
 }
 
 TEST_CASE("demo and segment name what they cannot use") {

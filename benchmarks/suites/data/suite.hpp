@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// What the two suites do each in its own way.
+/// What each suite does in its own way, by its row of suite_table.hpp.
 
 #include <cstdint>
 #include <filesystem>

@@ -11,41 +11,17 @@
 #include <string_view>
 #include <utility>
 
-#include "scoring/infinitebench.hpp"
-#include "scoring/longbench.hpp"
+#include "suite_table.hpp"
 
 namespace episodic::suites {
 namespace {
 
-struct Task {
-  std::string_view suite, name;
-  std::int64_t examples;  ///< in the released file
-};
-
-/// A column, and the tasks that it is the mean of.
-struct Column {
-  std::string_view name;
-  std::vector<Task> tasks;
-};
-
-std::vector<Column> columns() {
-  std::vector<Column> all;
-  Column average{"Avg.", {}};
-  for (const LongBenchTask& task : longbench_tasks()) {
-    if (!task.em_llm) continue;
-    if (all.empty() || all.back().name != task.em_column) all.push_back({task.em_column, {}});
-    all.back().tasks.push_back({"longbench", task.name, task.examples});
-    average.tasks.push_back(all.back().tasks.back());
+std::vector<EmLlmColumn> columns() {
+  std::vector<EmLlmColumn> all;
+  for (const SuiteRow* suite : suite_table()) {
+    if (suite->em_llm_columns == nullptr) continue;
+    for (EmLlmColumn& column : suite->em_llm_columns()) all.push_back(std::move(column));
   }
-  all.push_back(std::move(average));
-  for (const auto& [name, task] :
-       {std::pair<std::string_view, std::string_view>{"C.D", "code_debug"},
-        {"M.F", "math_find"},
-        {"MC", "longbook_choice_eng"},
-        {"R.KV", "kv_retrieval"},
-        {"R.P", "passkey"},
-        {"R.N", "number_string"}})
-    all.push_back({name, {{"infinitebench", task, infinitebench_task(task).examples}}});
   return all;
 }
 
@@ -58,9 +34,9 @@ double mean(const std::vector<double>& values) {
 std::string em_llm_table(const std::vector<TaskScore>& scores) {
   using Name = std::pair<std::string_view, std::string_view>;  // suite and task
   std::map<Name, std::int64_t> released;
-  const std::vector<Column> all = columns();
-  for (const Column& c : all)
-    for (const Task& task : c.tasks) released[{task.suite, task.name}] = task.examples;
+  const std::vector<EmLlmColumn> all = columns();
+  for (const EmLlmColumn& c : all)
+    for (const EmLlmColumn::Task& task : c.tasks) released[{task.suite, task.name}] = task.examples;
 
   std::vector<std::string> methods, counts;
   std::map<std::pair<std::string, Name>, std::vector<double>> percents;  // by method and task
@@ -77,13 +53,13 @@ std::string em_llm_table(const std::vector<TaskScore>& scores) {
   if (methods.empty()) return {};
 
   std::string text = "| method |", rule = "|---|";
-  for (const Column& c : all) text += fmt::format(" {} |", c.name), rule += "---|";
+  for (const EmLlmColumn& c : all) text += fmt::format(" {} |", c.name), rule += "---|";
   text += "\n" + rule + "\n";
   for (const std::string& method : methods) {
     text += fmt::format("| {} |", method);
-    for (const Column& c : all) {
+    for (const EmLlmColumn& c : all) {
       std::vector<double> values;
-      for (const Task& task : c.tasks)
+      for (const EmLlmColumn::Task& task : c.tasks)
         if (const auto found = percents.find({method, {task.suite, task.name}});
             found != percents.end())
           values.push_back(mean(found->second));

@@ -11,86 +11,10 @@
 #include "episodic/base/error.hpp"
 #include "run/prediction_file.hpp"
 #include "scoring/longbench.hpp"
+#include "suite_table.hpp"
 
 namespace episodic::suites {
 namespace {
-
-/// JSON has no NaN.
-Json number_or_null(double value) { return std::isnan(value) ? Json() : Json(value); }
-
-/// Errors of a gold answer name its file and id.
-template <class F>
-auto naming(const ScoreOptions& options, const Prediction& p, F&& score) {
-  try {
-    return score();
-  } catch (const DataError& e) {
-    throw FileError(fmt::format("{}: id {}: {}",
-                                (options.data.empty() ? options.preds : options.data).string(),
-                                printable(p.id), e.what()));
-  }
-}
-
-std::vector<std::string> texts(const Json& list) {
-  return list.is_array() ? list.get<std::vector<std::string>>() : std::vector<std::string>();
-}
-
-std::vector<std::string> golds_of(const ScoreOptions& options, const Prediction& p) {
-  if (p.gold.is_string()) return {p.gold.get<std::string>()};
-  std::vector<std::string> golds;
-  if (p.gold.is_array())
-    for (const Json& one : p.gold)
-      if (one.is_string()) golds.push_back(one.get<std::string>());
-  if (golds.empty() || golds.size() != p.gold.size())
-    naming(options, p,
-           []() -> int { throw DataError("the gold answers must be a list of strings"); });
-  return golds;
-}
-
-struct Scores {
-  std::vector<double> each;
-  Json guessed = Json::array(), undefined = Json::array();  // ids
-};
-
-Scores longbench_scores(const ScoreOptions& options, const Predictions& predictions) {
-  const LongBenchTask& task = longbench_task(options.task);
-  Scores scores;
-  if (predictions.kept.empty()) return scores;
-  // as published: the classes of the file's last row count for all
-  const std::vector<std::string> classes = texts(predictions.kept.back().all_classes);
-  if (task.metric == Metric::classification && classes.empty())
-    throw FileError(
-        fmt::format("{}: the last row's \"all_classes\" is no list; task {} is scored by "
-                    "it: name the task's data with --data",
-                    options.preds.string(), options.task));
-  for (const Prediction& p : predictions.kept) {
-    const std::vector<std::string> golds = golds_of(options, p);
-    scores.each.push_back(naming(options, p, [&] {
-      return score_longbench(task, p.text, golds, classes, options.code_similarity);
-    }));
-  }
-  return scores;
-}
-
-Scores infinitebench_scores(const ScoreOptions& options, const Predictions& predictions) {
-  const InfiniteTask& task = infinitebench_task(options.task);
-  Scores scores;
-  for (const Prediction& p : predictions.kept) {
-    const ExampleScore s = naming(options, p, [&] {
-      return score_infinitebench(task, p.text, p.gold, {options.scorer, options.drop_first_number});
-    });
-    scores.each.push_back(s.score);
-    if (s.guessed) scores.guessed.push_back(p.id);
-    if (s.undefined) scores.undefined.push_back(p.id);
-  }
-  return scores;
-}
-
-double mean_percent(const std::vector<double>& scores) {
-  if (scores.empty()) return std::nan("");
-  double sum = 0;
-  for (const double s : scores) sum += s;
-  return 100 * sum / static_cast<double>(scores.size());
-}
 
 Json by_length(const Predictions& predictions, const Scores& scores) {
   std::vector<std::int64_t> lengths;
@@ -167,19 +91,16 @@ Json score_file(const ScoreOptions& options) {
   if (predictions.kept.empty())
     throw FileError(fmt::format("{}: holds no prediction{}", options.preds.string(),
                                 data.empty() ? "" : " of the data's ids"));
-  const bool longbench = options.suite == Suite::longbench;
-  const Scores scores = longbench ? longbench_scores(options, predictions)
-                                  : infinitebench_scores(options, predictions);
-  const double score = longbench ? task_score(scores.each) : mean_percent(scores.each);
+  const SuiteRow& suite = row_of(options.suite);
+  const Scores scores = suite.scores(options, predictions);
+  const double score = suite.task_score(scores.each);
   Json result{{"suite", name_of(options.suite)},
               {"task", options.task},
               {"preds", options.preds.filename().string()},
               {"count", scores.each.size()},
               {"score", score},
               {"scorer", options.scorer == Scorer::official ? "official" : "em-llm"}};
-  if (longbench && longbench_task(options.task).metric == Metric::code_similarity)
-    result["code_sim"] =
-        options.code_similarity == CodeSimilarity::difflib ? "difflib" : "levenshtein";
+  result.update(scores.said);
   if (options.by_length) result["by_length"] = by_length(predictions, scores);
   // The mean is over the predictions there are; one that is missing is 0 in the second figure.
   result["missing"] = predictions.missing;
@@ -247,27 +168,11 @@ Json averages_of(const std::vector<Json>& results) {
   }
   if (results.empty()) throw ConfigError("average: names no result file");
   Json json{{"suite", results.front()["suite"]}, {"scores", scores}};
-  if (results.front()["suite"] == "longbench") {
-    const LongBenchAverages a = longbench_averages(scores);
-    json["groups"] = {{"en", a.groups_en}, {"zh", a.groups_zh}};
-    json["overall"] = {{"en", number_or_null(a.overall_en)}, {"zh", number_or_null(a.overall_zh)}};
-    json["em_llm"] = {{"columns", a.em_columns}, {"average", number_or_null(a.em_llm)}};
-    json["missing"] = {{"en", a.missing_en}, {"zh", a.missing_zh}, {"em_llm", a.missing_em_llm}};
-    return json;
-  }
-  // There is no official mean over infinity-Bench; EM-LLM averages its six tasks.
-  std::vector<double> six;
-  Json missing = Json::array();
-  for (const InfiniteTask& task : infinitebench_tasks()) {
-    if (!task.em_llm) continue;
-    const auto found = scores.find(std::string(task.name));
-    if (found != scores.end())
-      six.push_back(found->second / 100);
-    else
-      missing.push_back(task.name);
-  }
-  json["em_llm"] = {{"average", number_or_null(mean_percent(six))}};
-  json["missing"] = {{"em_llm", missing}};
+  const SuiteRow* row = suite_named(json["suite"].get<std::string>());
+  if (row == nullptr)
+    throw ConfigError(
+        fmt::format("average: there is no suite {}", printable(json["suite"].get<std::string>())));
+  row->averages(scores, json);
   return json;
 }
 

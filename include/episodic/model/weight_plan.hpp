@@ -11,31 +11,9 @@
 
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/tensor_source.hpp"
+#include "episodic/model/weight_roles.hpp"
 
 namespace episodic {
-
-/// What a weight is for. Those from input_norm to down are of one layer.
-enum class WeightRole : std::uint8_t {
-  embedding,      ///< [vocab, hidden]
-  input_norm,     ///< [hidden], on what attention reads
-  attended_norm,  ///< [hidden], on what attention adds
-  feed_norm,      ///< [hidden], on what the feed-forward network reads
-  fed_norm,       ///< [hidden], on what it adds
-  q_norm,         ///< [head_dim], or [heads * head_dim] for QkNorm::row
-  k_norm,         ///< the same for keys
-  q,
-  k,
-  v,  ///< [heads * head_dim, hidden]
-  o,  ///< [hidden, heads * head_dim]
-  gate,
-  up,          ///< [intermediate, hidden]
-  down,        ///< [hidden, intermediate]
-  final_norm,  ///< [hidden]
-  head,        ///< [vocab, hidden]; of a tied model the embedding's tensor
-};
-
-/// Name for messages: "q", "input_norm", ...
-const char* name_of(WeightRole role);
 
 /// One weight and where it lies.
 struct WeightEntry {

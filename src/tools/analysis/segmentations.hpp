@@ -24,7 +24,7 @@ using Boundaries = std::vector<std::int64_t>;
 /// [text.start, b_1), [b_1, b_2) .. [b_m, text.end).
 std::vector<TokenRange> events_between(TokenRange text, std::span<const std::int64_t> boundaries);
 
-/// Spec 2; EM 3.2: surprise above mu + gamma * sigma.
+/// EM 3.2: surprise above mu + gamma * sigma.
 /// \param surprise of tokens 0 .. text.end - 1
 /// \param config window, tau and chunk (what `chunked` takes its statistics over)
 Boundaries surprise_boundaries(std::span<const float> surprise, const MemoryConfig& config,

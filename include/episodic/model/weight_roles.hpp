@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the weights of a decoder are for: one row each. Plans, messages, GGUF names, quantising,
+/// adapters and training read this table; a new kind of weight is a row here, its places in a plan
+/// (weight_plan.cpp) and the step that uses it. Torch-free.
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace episodic {
+
+/// What a weight is for. Those from input_norm to down are of one layer.
+enum class WeightRole : std::uint8_t {
+  embedding,      ///< [vocab, hidden]
+  input_norm,     ///< [hidden], on what attention reads
+  attended_norm,  ///< [hidden], on what attention adds
+  feed_norm,      ///< [hidden], on what the feed-forward network reads
+  fed_norm,       ///< [hidden], on what it adds
+  q_norm,         ///< [head_dim], or [heads * head_dim] for QkNorm::row
+  k_norm,         ///< the same for keys
+  q,
+  k,
+  v,  ///< [heads * head_dim, hidden]
+  o,  ///< [hidden, heads * head_dim]
+  gate,
+  up,          ///< [intermediate, hidden]
+  down,        ///< [hidden, intermediate]
+  final_norm,  ///< [hidden]
+  head,        ///< [vocab, hidden]; of a tied model the embedding's tensor
+};
+
+/// Which part of a model a weight is of.
+enum class WeightBlock : std::uint8_t { vocabulary, attention, feed_forward, output };
+
+struct WeightRoleInfo {
+  WeightRole role;
+  const char* name;          ///< for messages and flags
+  const char* hugging_face;  ///< without ".weight"; of a layer's weights, behind "model.layers.N."
+  const char* gguf;          ///< the same behind "blk.N."
+  WeightBlock block;
+  bool product;       ///< a matrix that activations are multiplied by; else it is read as numbers
+  bool adapted;       ///< LoRA adapters are trained for it
+  const char* sizes;  ///< the fields of config.json that its shape follows from
+};
+
+/// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
+/// before the feed-forward network is that of the norm behind attention (weight_plan.cpp).
+inline constexpr std::array<WeightRoleInfo, 16> kWeightRoles{{
+    {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
+     WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
+    {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
+     false, false, "hidden_size"},
+    {WeightRole::attended_norm, "attended_norm", "post_attention_layernorm", "post_attention_norm",
+     WeightBlock::attention, false, false, "hidden_size"},
+    {WeightRole::feed_norm, "feed_norm", "pre_feedforward_layernorm", "ffn_norm",
+     WeightBlock::feed_forward, false, false, "hidden_size"},
+    {WeightRole::fed_norm, "fed_norm", "post_feedforward_layernorm", "post_ffw_norm",
+     WeightBlock::feed_forward, false, false, "hidden_size"},
+    {WeightRole::q_norm, "q_norm", "self_attn.q_norm", "attn_q_norm", WeightBlock::attention, false,
+     false, "head_dim"},
+    {WeightRole::k_norm, "k_norm", "self_attn.k_norm", "attn_k_norm", WeightBlock::attention, false,
+     false, "head_dim"},
+    {WeightRole::q, "q", "self_attn.q_proj", "attn_q", WeightBlock::attention, true, true,
+     "num_attention_heads, head_dim and hidden_size"},
+    {WeightRole::k, "k", "self_attn.k_proj", "attn_k", WeightBlock::attention, true, true,
+     "num_key_value_heads, head_dim and hidden_size"},
+    {WeightRole::v, "v", "self_attn.v_proj", "attn_v", WeightBlock::attention, true, true,
+     "num_key_value_heads, head_dim and hidden_size"},
+    {WeightRole::o, "o", "self_attn.o_proj", "attn_output", WeightBlock::attention, true, true,
+     "num_attention_heads, head_dim and hidden_size"},
+    {WeightRole::gate, "gate", "mlp.gate_proj", "ffn_gate", WeightBlock::feed_forward, true, true,
+     "intermediate_size and hidden_size"},
+    {WeightRole::up, "up", "mlp.up_proj", "ffn_up", WeightBlock::feed_forward, true, true,
+     "intermediate_size and hidden_size"},
+    {WeightRole::down, "down", "mlp.down_proj", "ffn_down", WeightBlock::feed_forward, true, true,
+     "intermediate_size and hidden_size"},
+    {WeightRole::final_norm, "final_norm", "model.norm", "output_norm", WeightBlock::output, false,
+     false, "hidden_size"},
+    {WeightRole::head, "head", "lm_head", "output", WeightBlock::vocabulary, true, false,
+     "vocab_size and hidden_size"},
+}};
+
+constexpr const WeightRoleInfo& info_of(WeightRole role) {
+  return kWeightRoles[static_cast<std::size_t>(role)];
+}
+
+namespace detail {
+constexpr bool roles_in_order() {
+  for (std::size_t i = 0; i < kWeightRoles.size(); ++i)
+    if (kWeightRoles[i].role != static_cast<WeightRole>(i)) return false;
+  return kWeightRoles.back().role == WeightRole::head;
+}
+constexpr std::size_t count_layer_products() {
+  std::size_t n = 0;
+  for (const WeightRoleInfo& r : kWeightRoles)
+    n += r.product && r.block != WeightBlock::vocabulary ? 1 : 0;
+  return n;
+}
+}  // namespace detail
+static_assert(detail::roles_in_order(), "each role has its row");
+
+/// The products of a layer, in the order in which a step needs them: q, k, v, o, gate, up, down.
+inline constexpr auto kLayerProducts = [] {
+  std::array<WeightRole, detail::count_layer_products()> roles{};
+  std::size_t n = 0;
+  for (const WeightRoleInfo& r : kWeightRoles)
+    if (r.product && r.block != WeightBlock::vocabulary) roles[n++] = r.role;
+  return roles;
+}();
+
+/// Name for messages: "q", "input_norm", ...
+constexpr const char* name_of(WeightRole role) { return info_of(role).name; }
+
+}  // namespace episodic
