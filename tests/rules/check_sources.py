@@ -243,7 +243,7 @@ def anchors(text):
 
 def links(root):
     """What documents and results link to in this repository is there, and has that heading."""
-    for path in [*documents(root), *sorted((root / "benchmarks/results").rglob("README.md"))]:
+    for path in [*documents(root), *sorted((root / "benchmarks/results").rglob("*.md"))]:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
             if "://" in target:
                 continue

@@ -93,4 +93,5 @@ def faults(path, rules=(long_lines, long_sentences, banned)):
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        print("\n".join(faults(pathlib.Path(name))))
+        for fault in faults(pathlib.Path(name)):
+            print(fault)
