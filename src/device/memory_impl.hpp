@@ -550,6 +550,8 @@ struct DeviceMemory::Impl {
   /// Whether what the layer's events receive is counted.
   bool counts_masses(const Layer& layer) const { return retention && far && layer.place >= 0; }
   bool shares_launches(const Impl& other) const;
+  void check_view(const char* name, const TensorView& view, std::int64_t heads) const;
+  void check_step(const LayerStep& step) const;
   void recall(std::int64_t layer, std::span<const SequenceStep> steps);
   void attend(std::int64_t layer, std::span<const SequenceStep> steps);
   static void enqueue_ends(std::span<const EndOfStep> steps);

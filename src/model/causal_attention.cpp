@@ -217,10 +217,11 @@ at::Tensor CausalState::attend_layer(std::int64_t layer, const at::Tensor& q, co
                           .softcap = static_cast<float>(s.soft_cap)};
   const std::span<const KvSegment> list(&segment, 1);
   AttendInput input;
-  input.q_relative = rotated_.const_data_ptr<float>();
+  const TensorSizes sizes{step_, s.n_heads, s.head_dim};
+  input.q_relative = {rotated_.const_data_ptr<float>(), sizes};
   input.segments = {&list, 1};
   AttendOutput output;
-  output.out = out_.mutable_data_ptr<float>();
+  output.out = {out_.mutable_data_ptr<float>(), sizes};
   attend(shape, input, output, workspace_);
   return out_.size(0) == step_ ? out_ : out_.narrow(0, 0, step_);
 }

@@ -19,22 +19,23 @@ struct StateSnapshot final : SequenceSnapshot {
 };
 
 /// What the memory can read where it lies: the tensor itself, or a packed copy of one whose
-/// channels are apart, or whose strides are all 0, which HeadRows takes for packed.
+/// channels are apart.
 at::Tensor readable(const char* name, const at::Tensor& x, std::int64_t n, std::int64_t heads,
                     std::int64_t dim) {
   if (x.dim() == 3 && x.size(0) == n && x.size(1) == heads && x.size(2) == dim &&
-      dtype_of(x.scalar_type()) && x.device().is_cpu()) {
-    const bool in_place = x.stride(2) == 1 && (x.stride(0) != 0 || x.stride(1) != 0);
-    return in_place ? x : x.clone(at::MemoryFormat::Contiguous);
-  }
+      dtype_of(x.scalar_type()) && x.device().is_cpu())
+    return x.stride(2) == 1 ? x : x.clone(at::MemoryFormat::Contiguous);
   throw DataError(
       fmt::format("EpisodicAttention: {} is {}, expected [{}, {}, {}] of float32, bfloat16 or "
                   "float16 on cpu; move the model back, or give its shape to the memory",
                   name, described(x), n, heads, dim));
 }
 
-HeadRows rows_of(const at::Tensor& x) {
-  return {x.const_data_ptr(), *dtype_of(x.scalar_type()), x.stride(0), x.stride(1)};
+TensorView view_of(const at::Tensor& x) {
+  return {x.const_data_ptr(),
+          *dtype_of(x.scalar_type()),
+          {x.size(0), x.size(1), x.size(2)},
+          {x.stride(0), x.stride(1)}};
 }
 
 }  // namespace
@@ -60,8 +61,8 @@ at::Tensor EpisodicAttention::forward(const at::Tensor& q, const at::Tensor& k,
                     memory_->open_tokens()));
   at::Tensor out = at::empty({n, s.n_heads * s.head_dim}, queries.options());
   memory_->attend(
-      layer_, rows_of(queries), rows_of(keys), rows_of(values),
-      {out.mutable_data_ptr(), *dtype_of(out.scalar_type()), s.n_heads * s.head_dim, s.head_dim});
+      layer_, view_of(queries), view_of(keys), view_of(values),
+      {out.mutable_data_ptr(), *dtype_of(out.scalar_type()), {n, s.n_heads, s.head_dim}});
   return out;
 }
 

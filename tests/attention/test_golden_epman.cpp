@@ -57,10 +57,10 @@ void check_case(const fs::path& folder) {
   all.compute(table, 0, tokens);
   fixed.compute_fixed(table, n_local);
   std::vector<float> rotated(static_cast<std::size_t>(tokens * G * d));
-  rotate(table, all.rows(), tokens, G, d, keys, rotated.data());
+  rotate(table, all.rows(), {keys, {tokens, G, d}}, {rotated.data(), {tokens, G, d}});
   std::vector<float> relative(static_cast<std::size_t>(n * H * d)), same(relative.size());
   AttendWorkspace workspace;
-  rotate_queries(table, all.rows(start, n), fixed.rows(), n, H, d, floats(inputs, "q"),
+  rotate_queries(table, all.rows(start, n), fixed.rows(), {floats(inputs, "q"), {n, H, d}},
                  {relative.data(), same.data(), nullptr}, workspace);
 
   std::vector<KvSegment> list;
@@ -95,9 +95,10 @@ void check_case(const fs::path& folder) {
   const std::span<const KvSegment> lists[] = {list};
   std::vector<float> out(relative.size()), mass(static_cast<std::size_t>(n * H));
   AttendOutput output;
-  output.out = out.data();
+  output.out = {out.data(), shape.of_outputs()};
   output.weighted_mass = mass.data();
-  attend(shape, {relative.data(), same.data(), lists}, output, workspace);
+  const TensorSizes sizes = shape.of_queries();
+  attend(shape, {{relative.data(), sizes}, {same.data(), sizes}, lists}, output, workspace);
   REQUIRE(row_error(out.data(), floats(expected, "out"), n * H, d) <=
           given["tolerance"]["out"].get<double>());
   REQUIRE(row_error(mass.data(), floats(expected, "mass"), n, H) <=

@@ -237,7 +237,8 @@ TEST_CASE("keys elsewhere are those of a query that sees none here") {
     const std::vector<float> other(static_cast<std::size_t>(n * 2), 3.25f);
     const std::vector<KvSegment> none;
     const std::span<const KvSegment> list(none);
-    AttendInput input{q.data(), q.data(), {&list, 1}};
+    const TensorView queries(q.data(), shape.of_queries());
+    AttendInput input{queries, queries, {&list, 1}};
     input.other_lse = other.data();
     const Attended got = testing::run_attend(shape, input, 0.0f, workspace);
     for (const float x : got.out) CHECK(x == 0.0f);

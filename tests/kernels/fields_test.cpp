@@ -24,6 +24,7 @@
 #include "kernels/residency.hpp"
 #include "kernels/reweight.hpp"
 #include "kernels/rows.hpp"
+#include "kernels/state.hpp"
 #include "kernels/surprise.hpp"
 #include "kernels/threshold.hpp"
 #include "kernels/window.hpp"
@@ -265,6 +266,29 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
        WRONG(C, steps, nullptr), WRONG(C, counts, nullptr), WRONG(C, total, nullptr),
        WRONG(C, total, odd<unsigned long long>())},
       count_recalls);
+  using G = MergeStatesParams;
+  G merge;
+  merge.n_rows = 5;
+  merge.value_dim = 8;
+  merge.out = merge.lse = merge.maybe_weighted_mass = some<float>();
+  merge.part_out = merge.part_lse = merge.maybe_part_weighted_mass = some<float>();
+  each_is_named<G>(
+      merge,
+      {WRONG(G, n_rows, -1), WRONG(G, value_dim, kHuge), WRONG(G, value_dim, -1),
+       WRONG(G, out, nullptr), WRONG(G, out, odd<float>()), WRONG(G, lse, nullptr),
+       WRONG(G, lse, odd<float>()), WRONG(G, maybe_weighted_mass, odd<float>()),
+       WRONG(G, part_out, nullptr), WRONG(G, part_out, odd<float>()), WRONG(G, part_lse, nullptr),
+       WRONG(G, part_lse, odd<float>()), WRONG(G, maybe_part_weighted_mass, nullptr),
+       WRONG(G, maybe_part_weighted_mass, odd<float>())},
+      merge_states);
+  using Z = RescaleSumsParams;
+  each_is_named<Z>(Z{4, 3, 2, some<float>(), some<float>(), some<float>(), some<double>()},
+                   {WRONG(Z, n_heads, -1), WRONG(Z, n_keys, kHuge), WRONG(Z, n_events, -1),
+                    WRONG(Z, part_lse, nullptr), WRONG(Z, part_lse, odd<float>()),
+                    WRONG(Z, whole_lse, nullptr), WRONG(Z, whole_lse, odd<float>()),
+                    WRONG(Z, maybe_sums, nullptr), WRONG(Z, maybe_sums, odd<float>()),
+                    WRONG(Z, maybe_masses, nullptr), WRONG(Z, maybe_masses, odd<double>())},
+                   rescale_sums);
   using R = RowsParams;
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
                                    WRONG(R, n_kv_heads, 0),

@@ -22,6 +22,7 @@
 #include "kernels/residency.cuh"
 #include "kernels/reweight.cuh"
 #include "kernels/rows.cuh"
+#include "kernels/state.cuh"
 #include "kernels/surprise.cuh"
 #include "kernels/threshold.cuh"
 #include "kernels/window.cuh"
@@ -94,6 +95,8 @@ int main() {
   print("ScoreEventsKernel", kEventScoreThreads, kMostScoredWidth * sizeof(float));
   print("RecallTopKernel", kRecallTopThreads);
   print("RowsKernel", kRowsThreads);
+  for (const char* kernel : {"MergeStatesKernel", "RescaleSumsKernel"})
+    print(kernel, kMergeStateThreads);
   print("SurpriseKernel", kSurpriseThreads);
   print("SurprisePieceKernel", kSurpriseThreads);
   print("ThresholdKernel", kThresholdThreads);
