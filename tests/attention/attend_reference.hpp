@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "episodic/attention/attend.hpp"
+#include "episodic/attention/state.hpp"
 #include "support/fp8_reference.hpp"
 
 namespace episodic::testing {
@@ -330,6 +331,25 @@ inline Attended run_attend(const AttendShape& shape, const AttendInput& input, f
   }
   attend(shape, input, output, workspace);
   return result;
+}
+
+/// Tokens [begin, end) of a segment.
+inline KvSegment slice(const KvSegment& s, std::int64_t begin, std::int64_t end) {
+  KvSegment part = s;
+  const auto bytes = [&](const void* data, std::int64_t stride) -> const void* {
+    return static_cast<const char*>(data) + begin * stride * size_of(s.dtype);
+  };
+  part.key = bytes(s.key, s.row_stride);
+  part.value = bytes(s.value, s.value_row_stride > 0 ? s.value_row_stride : s.row_stride);
+  part.first_token = s.first_token + begin;
+  part.length = end - begin;
+  return part;
+}
+
+/// The state that a call of attend left.
+inline AttentionState state_of(Attended& a, std::int64_t width) {
+  return {static_cast<std::int64_t>(a.lse.size()), width, a.out.data(), a.lse.data(),
+          a.weighted_mass.data()};
 }
 
 inline bool near(double a, double b, double relative) {

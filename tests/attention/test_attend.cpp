@@ -415,8 +415,7 @@ TEST_CASE("a query that sees no key gives zeros and minus infinity") {
         list.clear();
         if (zero_length) list.resize(2);
         const std::span<const KvSegment> none[] = {list};
-        const Attended empty =
-            testing::run_attend(shape, {{}, {}, none}, 0.0f, workspace);
+        const Attended empty = testing::run_attend(shape, {{}, {}, none}, 0.0f, workspace);
         for (float x : empty.out) REQUIRE(x == 0.0f);
         for (float x : empty.lse) REQUIRE(x == -std::numeric_limits<float>::infinity());
       }

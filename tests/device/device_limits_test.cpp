@@ -10,6 +10,7 @@
 
 #include "device/cuda.hpp"
 #include "episodic/base/error.hpp"
+#include "kernels/window.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -280,6 +281,29 @@ TEST_CASE("views that no kernel takes are refused by name, and the step goes on"
   REQUIRE(mentions(refusal<DataError>([&] { memory.end_step(nullptr); }), "surprise is null"));
   REQUIRE_NOTHROW(memory.end_step({zeros.data(), 2, MemoryKind::cuda}));
   REQUIRE_NOTHROW(memory.check());
+}
+
+TEST_CASE("what a kernel refuses is named by its field") {
+  EPISODIC_NEEDS_DEVICE();
+  const DeviceArray<float> zeros(std::vector<float>(64, 0.0f));
+  const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{0});
+  kernels::AppendParams p;
+  p.dtype = DType::float32;
+  p.n = p.n_kv_heads = 1;
+  p.head_dim = p.k_row_stride = p.v_row_stride = 8;
+  p.first_position = position.data();
+  p.v = zeros.data();
+  p.ring_rotated_key = p.ring_value = zeros.data();
+  p.ring_capacity = 1;
+  p.ring_head_stride = 8;
+  const auto said = [&] {
+    return refusal<DeviceError>(
+        [&] { device::check(kernels::append_window(p, nullptr), "appending keys and values", p); });
+  };
+  REQUIRE(mentions(said(), "appending keys and values: "));
+  REQUIRE(mentions(said(), "(cudaErrorInvalidValue): the kernel does not take its k"));
+  p.v_row_stride = 7;
+  REQUIRE(mentions(said(), "does not take its v_row_stride"));
 }
 
 TEST_CASE("device memory works on its own device, whichever is current") {

@@ -25,7 +25,10 @@ inline std::string described(const TensorStrides& s) {
   return concat("row stride ", s.row, " and head stride ", s.head);
 }
 
-/// Whether the last element of non-empty sizes has an address.
+/// More than any memory has, in bytes; sums of two such offsets stay in int64.
+inline constexpr std::int64_t kMostViewBytes = std::int64_t{1} << 56;
+
+/// Whether the elements of non-empty sizes can lie in one memory.
 inline bool is_addressable(const void* data, const TensorSizes& sizes, const TensorStrides& strides,
                            DType dtype) {
   std::int64_t rows = 0, heads = 0, end = 0, bytes = 0;
@@ -34,7 +37,7 @@ inline bool is_addressable(const void* data, const TensorSizes& sizes, const Ten
          !__builtin_mul_overflow(sizes.heads - 1, strides.head, &heads) &&
          !__builtin_add_overflow(rows, heads, &end) &&
          !__builtin_add_overflow(end, sizes.dim, &end) &&
-         !__builtin_mul_overflow(end, size_of(dtype), &bytes) &&
+         !__builtin_mul_overflow(end, size_of(dtype), &bytes) && bytes <= kMostViewBytes &&
          !__builtin_add_overflow(reinterpret_cast<std::uintptr_t>(data),
                                  static_cast<std::uintptr_t>(bytes), &address);
 }
