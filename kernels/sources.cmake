@@ -24,6 +24,7 @@ set(EPISODIC_KERNEL_SOURCES
   state.cu
   surprise.cu
   threshold.cu
+  turn_back.cu
   window.cu
 )
 # For compute capability 9.0 alone: sm_90a. Sources that choose it then see EPISODIC_WGMMA.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "episodic/base/detail/view_checks.hpp"
 #include "episodic/base/error.hpp"
@@ -730,14 +731,25 @@ void DeviceMemory::Impl::check_view(const char* name, const TensorView& view,
                      view.strides.row, kViewRow, heads * sizes.dim));
 }
 
-void DeviceMemory::Impl::check_step(const LayerStep& step) const {
+void DeviceMemory::Impl::check_step(std::int64_t l, const LayerStep& step) const {
   const auto check_before = [&](const char* name, const TensorView& view, std::int64_t heads) {
     check_view(name, view, heads);
-    if (view.rotary == Rotary::after)
-      throw DataError(
-          fmt::format("attend: {} comes after rotary embedding; the device takes queries and keys "
-                      "before rotary embedding",
-                      name));
+    if (view.rotary == Rotary::before) return;
+    const auto refuse = [&](const std::string& why) {
+      throw DataError(fmt::format("attend: {} comes after rotary embedding, {}", name, why));
+    };
+    if (!options.turns_back)
+      refuse(
+          "but the device takes queries and keys before rotary embedding; make the memory with "
+          "DeviceMemoryOptions::turns_back, or hand them over before it");
+    const RotaryTable& table = rotary(layers[static_cast<std::size_t>(l)]).table;
+    if (table.rotary_dim() == 0)
+      refuse(fmt::format("but layer {} has no rotary table to turn it back by", l));
+    if (!std::isfinite(table.attention_factor) || table.attention_factor == 0.0)
+      refuse(
+          fmt::format("but nothing turns back an attention_factor of {}, which the table of "
+                      "layer {} has",
+                      table.attention_factor, l));
   };
   check_before("q", step.q, shape.n_heads);
   if (!step.appended) {
@@ -762,7 +774,7 @@ void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
 void DeviceMemory::attend_batch(std::int64_t l, std::span<const SequenceStep> steps) {
   for (const SequenceStep& s : steps) {
     s.memory->impl_->check_turn("attend", l);
-    s.memory->impl_->check_step(s.step);
+    s.memory->impl_->check_step(l, s.step);
   }
   for_sharing(
       steps,
@@ -789,9 +801,44 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
   return p;
 }
 
+/// The steps with queries and keys as they are before rotary embedding: those that come after it
+/// are turned back where `turned_q` and `turned_k` are.
+std::span<const DeviceMemory::SequenceStep> DeviceMemory::Impl::before_rotary(
+    std::int64_t l, std::span<const SequenceStep> steps) const {
+  const auto comes_after = [](const SequenceStep& s) {
+    return s.step.q.rotary == Rotary::after ||
+           (!s.step.appended && s.step.k.rotary == Rotary::after);
+  };
+  if (std::none_of(steps.begin(), steps.end(), comes_after)) return steps;
+  auto& with_angles = emptied(launched.without_angles);
+  auto& turned = emptied(launched.turned);
+  auto& same = emptied(launched.before_rotary);
+  for (const SequenceStep& s : steps) {
+    same.push_back(s);
+    if (!comes_after(s)) continue;
+    const Impl& m = *s.memory->impl_;
+    with_angles.push_back(s.memory);
+    const device::DeviceRotary& of = m.rotary(m.layers[static_cast<std::size_t>(l)]);
+    const auto turn = [&](TensorView& view, std::byte* to) {
+      if (view.rotary == Rotary::before) return;
+      const TensorSizes& sizes = view.sizes;
+      turned.push_back({m.options.dtype, sizes.n, sizes.heads, sizes.dim, of.dim(),
+                        of.interleaved(), view.data, device::row_stride(view), of.cos, of.sin,
+                        of.table.attention_factor, to});
+      view = TensorView(to, m.options.dtype, sizes, MemoryKind::cuda);
+    };
+    turn(same.back().step.q, m.turned_q);
+    if (!s.step.appended) turn(same.back().step.k, m.turned_k);
+  }
+  enqueue_angles(with_angles);
+  device::launch_batch(kernels::turn_back_batch, turned, stream, "turning queries and keys back");
+  return same;
+}
+
 /// A layer of memories that share their launches, this one the first.
-void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> steps) {
+void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> given) {
   const device::CurrentDevice current(device);
+  const std::span<const SequenceStep> steps = before_rotary(l, given);
   auto& without_angles = emptied(launched.without_angles);
   auto& appended = emptied(launched.appended);
   for (const SequenceStep& s : steps) {

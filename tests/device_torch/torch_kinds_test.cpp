@@ -38,7 +38,8 @@ std::vector<Kind> all_kinds() {
   };
   host.array = sequence_kinds::host_array;
   device.name = "DeviceMemory";
-  device.dims = {16, 8};
+  device.dims = {16, 40};
+  device.rotary_step = 16;
   device.make = [](const MemoryConfig& config, const MemoryShape& shape, DType dtype,
                    std::int64_t max_tokens) {
     return std::make_unique<DeviceMemory>(config, shape, DeviceMemoryOptions{dtype, max_tokens},
@@ -47,10 +48,12 @@ std::vector<Kind> all_kinds() {
   device.array = on_device;
   torch = device;
   torch.name = "TorchDeviceMemory";
+  torch.turns_back = true;
   torch.make = [](const MemoryConfig& config, const MemoryShape& shape, DType dtype,
                   std::int64_t max_tokens) {
-    return std::make_unique<TorchDeviceMemory>(config, shape,
-                                               DeviceMemoryOptions{dtype, max_tokens},
+    DeviceMemoryOptions options{dtype, max_tokens};
+    options.turns_back = true;
+    return std::make_unique<TorchDeviceMemory>(config, shape, options,
                                                c10::Device(c10::DeviceType::CUDA, 0));
   };
   return {host, device, torch};
@@ -68,4 +71,10 @@ TEST_CASE("a memory of CUDA tensors refuses the same views by name") {
   EPISODIC_NEEDS_DEVICE();
   if (!has_cuda_tensors()) EPISODIC_SKIP("this libtorch has no CUDA, and so no CUDA tensors");
   sequence_kinds::check_refusals(all_kinds().back());
+}
+
+TEST_CASE("a memory of CUDA tensors turns queries and keys back") {
+  EPISODIC_NEEDS_DEVICE();
+  if (!has_cuda_tensors()) EPISODIC_SKIP("this libtorch has no CUDA, and so no CUDA tensors");
+  sequence_kinds::check_turning_back(all_kinds().back());
 }

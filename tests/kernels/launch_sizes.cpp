@@ -25,6 +25,7 @@
 #include "kernels/state.cuh"
 #include "kernels/surprise.cuh"
 #include "kernels/threshold.cuh"
+#include "kernels/turn_back.cuh"
 #include "kernels/window.cuh"
 
 using namespace episodic::kernels;
@@ -100,6 +101,7 @@ int main() {
   print("SurpriseKernel", kSurpriseThreads);
   print("SurprisePieceKernel", kSurpriseThreads);
   print("ThresholdKernel", kThresholdThreads);
+  print("TurnBackKernel", kTurnBackThreads);
   for (const char* kernel :
        {"AppendWindowKernel", "RotaryAnglesKernel", "SumQueriesKernel", "TurnMeanKernel"})
     print(kernel, kWindowThreads);

@@ -27,9 +27,10 @@ using namespace episodic;
 using driver::Token;
 using Bytes = std::vector<unsigned char>;
 
+/// \param rotary_step the rotary dimension is a multiple of it, the largest that fits
 inline MemoryShape shape_of(std::int64_t layers, std::int64_t heads, std::int64_t kv,
-                            std::int64_t d) {
-  return {layers, heads, kv, d, plain_rotary(d / 2 * 2, 10000.0)};
+                            std::int64_t d, std::int64_t rotary_step) {
+  return {layers, heads, kv, d, plain_rotary(d / rotary_step * rotary_step, 10000.0)};
 }
 
 /// An array where a kind of memory takes its views.
@@ -44,6 +45,7 @@ struct Kind {
   bool any_strides = false;        ///< heads may lie anywhere
   bool turns_back = false;         ///< takes queries and keys after rotary embedding
   std::vector<std::int64_t> dims;  ///< head sizes to be tried
+  std::int64_t rotary_step = 2;    ///< rotary dimensions are multiples of it
   /// \param dtype of all views
   std::function<std::unique_ptr<SequenceMemory>(const MemoryConfig&, const MemoryShape&,
                                                 DType dtype, std::int64_t max_tokens)>
@@ -255,7 +257,7 @@ inline void check_steps(const std::vector<Kind>& kinds) {
         // Kinds are compared at head sizes that all have.
         const std::vector<std::int64_t>& dims = kinds.back().dims;
         const std::int64_t d = dims[static_cast<std::size_t>(setting) % dims.size()];
-        const MemoryShape shape = shape_of(2, h[0], h[1], d);
+        const MemoryShape shape = shape_of(2, h[0], h[1], d, kinds.back().rotary_step);
         MemoryConfig config = driver::small_config();
         if (setting % 2 == 1) config.contiguity = 0.3;
         config.kv_dtype = dtype;
@@ -323,11 +325,11 @@ inline void check_turning_back(const Kind& kind) {
   for (int setting = 0; setting < 24; ++setting) {
     const auto d = kind.dims[static_cast<std::size_t>(setting) % kind.dims.size()];
     const std::int64_t kv = 1 + setting % 3;
-    MemoryShape shape = shape_of(2, kv * (1 + setting % 2), kv, d);
+    MemoryShape shape = shape_of(2, kv * (1 + setting % 2), kv, d, kind.rotary_step);
     for (std::int64_t l = 0; l < shape.n_layers; ++l) {  // each layer its own table
       LayerShape layer;
-      const std::int64_t half = 1 + static_cast<std::int64_t>(random() % (d / 2));
-      layer.rotary = plain_rotary(2 * half, std::pow(10.0, 1.0 + random() % 5));
+      const std::int64_t steps = 1 + static_cast<std::int64_t>(random() % (d / kind.rotary_step));
+      layer.rotary = plain_rotary(kind.rotary_step * steps, std::pow(10.0, 1.0 + random() % 5));
       // frequencies as yarn and others stretch them, and its mscale
       for (double& f : layer.rotary.inverse_frequency) f *= 0.25 + 0.001 * (random() % 750);
       layer.rotary.attention_factor = setting % 3 == 0 ? 1.0 : 0.5 + 0.001 * (random() % 1500);
@@ -373,7 +375,7 @@ inline void check_turning_back(const Kind& kind) {
 /// Views that are refused, by name, whatever the kind; the step then goes on.
 inline void check_refusals(const Kind& kind) {
   INFO(kind.name);
-  MemoryShape shape = shape_of(1, 2, 1, kind.dims.front());
+  MemoryShape shape = shape_of(1, 2, 1, kind.dims.front(), kind.rotary_step);
   const auto memory = kind.make(driver::small_config(), shape, DType::float32, 8);
   const MemoryKind where = memory->memory_kind();
   const TensorSizes wide{2, 2, shape.head_dim}, narrow{2, 1, shape.head_dim};

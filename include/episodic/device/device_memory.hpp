@@ -45,6 +45,9 @@ struct DeviceMemoryOptions {
   /// and values above all. A sequence whose events are shorter comes to device_bytes before
   /// max_tokens: begin_step then throws BudgetError. 0: min_block, with which none does.
   std::int64_t event_tokens = 0;
+  /// Whether queries and keys may come after rotary embedding: a step then has room to turn them
+  /// back, chunk (H + G) d elements.
+  bool turns_back = false;
 };
 
 /// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
@@ -131,7 +134,7 @@ class DeviceMemory final : public SequenceMemory {
 
   /// One layer's part of a step: views of `dtype` in device memory, aligned to 16 bytes. The heads
   /// of a token lie side by side (stride d), tokens at multiples of 8 elements, apart. Queries and
-  /// keys come before rotary embedding.
+  /// keys come before rotary embedding, or after it where options.turns_back says so.
   struct LayerStep {
     TensorView q;           ///< [n, H, d]
     TensorView k, v;        ///< [n, G, d]
@@ -149,9 +152,9 @@ class DeviceMemory final : public SequenceMemory {
   device::HeadPlace head_place(std::int64_t layer);
   /// \throws DataError naming the parameter, before anything is enqueued, for a view that
   ///         SequenceMemory refuses, of another dtype, that lies otherwise than LayerStep says, or
-  ///         that comes after rotary embedding: a device takes queries and keys before it; of the
-  ///         last layer, with a disk tier, FileError if events could not be read: the step is not
-  ///         made, of none in a batch, and may be begun anew
+  ///         that comes after rotary embedding in a memory that does not turn it back; of the last
+  ///         layer, with a disk tier, FileError if events could not be read: the step is not made,
+  ///         of none in a batch, and may be begun anew
   void attend(std::int64_t layer, const LayerStep& step);
   void attend(std::int64_t layer, const TensorView& q, const TensorView& k, const TensorView& v,
               const MutableTensorView& out) override;
