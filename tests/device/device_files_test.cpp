@@ -238,7 +238,7 @@ TEST_CASE("a step whose events files cannot keep is taken back, and may be ended
       for (std::int64_t l = 0; l < shape.n_layers; ++l) {
         std::vector<unsigned char> rows(
             static_cast<std::size_t>(n * shape.n_heads * shape.head_dim * size_of(DType::float16)));
-        REQUIRE(cudaMemcpy(rows.data(), layers[static_cast<std::size_t>(l)].out, rows.size(),
+        REQUIRE(cudaMemcpy(rows.data(), layers[static_cast<std::size_t>(l)].out.data, rows.size(),
                            cudaMemcpyDeviceToHost) == cudaSuccess);
         REQUIRE(episodic_test::floats(rows, DType::float16) ==
                 expected[static_cast<std::size_t>(l)]);
