@@ -130,10 +130,12 @@ struct Problem {
     AttendShape capped = shape;
     capped.softcap = softcap;
     AttendOutput output;
-    output.out = out.data();
+    output.out = {out.data(), shape.of_outputs()};
     output.column_sums = column_sums;
     if (with_masses) output.segment_mass = masses.data();
-    episodic::attend(capped, {q_relative.data(), q_fixed.data(), lists}, output, workspace);
+    const TensorSizes sizes = shape.of_queries();
+    episodic::attend(capped, {{q_relative.data(), sizes}, {q_fixed.data(), sizes}, lists}, output,
+                     workspace);
   }
   // attend(), with masses, with a soft-cap: the first three works of a race
   std::vector<std::function<void()>> works(AttendWorkspace& workspace) {

@@ -82,10 +82,10 @@ class Kept {
     Result result{std::vector<float>(q.size()), std::vector<float>(kQueries * kHeads)};
     const std::span<const KvSegment> lists[] = {segments_};
     AttendOutput output;
-    output.out = result.out.data();
+    output.out = {result.out.data(), shape.of_outputs()};
     output.lse = result.lse.data();
     AttendWorkspace workspace;
-    episodic::attend(shape, {nullptr, q.data(), lists}, output, workspace);
+    episodic::attend(shape, {{}, {q.data(), shape.of_queries()}, lists}, output, workspace);
     return result;
   }
 

@@ -21,8 +21,10 @@ set(EPISODIC_KERNEL_SOURCES
   residency.cu
   reweight.cu
   rows.cu
+  state.cu
   surprise.cu
   threshold.cu
+  turn_back.cu
   window.cu
 )
 # For compute capability 9.0 alone: sm_90a. Sources that choose it then see EPISODIC_WGMMA.

@@ -16,7 +16,7 @@
 #include "episodic/attention/impl/attend.hpp"
 #include "episodic/attention/impl/attend_few.hpp"
 #include "episodic/attention/impl/attend_many.hpp"
-#include "episodic/attention/impl/head_rows.hpp"
+#include "episodic/attention/impl/copy_rows.hpp"
 #include "episodic/attention/impl/rotary.hpp"
 #include "episodic/attention/impl/state.hpp"
 #include "episodic/base/impl/config.hpp"

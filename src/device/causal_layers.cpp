@@ -10,6 +10,7 @@
 #include "episodic/base/error.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/window.hpp"
+#include "views.hpp"
 
 namespace episodic::device {
 namespace {
@@ -163,10 +164,10 @@ kernels::AppendParams CausalLayers::append_params(const Layer& layer,
   p.rotary_dim = angles.table.rotary_dim();
   p.interleaved = angles.table.pairs == RotaryPairs::interleaved;
   p.first_position = position_;
-  p.k = step.k;
-  p.v = step.v;
-  p.k_row_stride = step.k_row_stride;
-  p.v_row_stride = step.v_row_stride;
+  p.k = step.k.data;
+  p.v = step.v.data;
+  p.k_row_stride = row_stride(step.k);
+  p.v_row_stride = row_stride(step.v);
   p.cos = angles.cos;
   p.sin = angles.sin;
   p.ring_rotated_key = layer.key;
@@ -196,8 +197,8 @@ kernels::AttentionParams CausalLayers::attention_params(const Layer& layer,
       sizes_of(dtype_, n_, layer.n_heads, layer.n_kv_heads, head_dim_, layer.window);
   p.scale = step.scale;
   p.soft_cap = layer.soft_cap;
-  p.q = step.q;
-  p.q_row_stride = step.q_row_stride;
+  p.q = step.q.data;
+  p.q_row_stride = row_stride(step.q);
   p.first_position = position_;
   p.rotary_dim = angles.table.rotary_dim();
   p.interleaved = angles.table.pairs == RotaryPairs::interleaved;
@@ -207,7 +208,7 @@ kernels::AttentionParams CausalLayers::attention_params(const Layer& layer,
   p.local_value = layer.value;
   p.ring_capacity = layer.capacity;
   p.ring_head_stride = layer.capacity * head_dim_;
-  p.out = step.out;
+  p.out = step.out.data;
   p.maybe_arrived = arrived_;
   p.workspace = workspace_;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes_);

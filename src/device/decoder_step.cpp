@@ -270,8 +270,8 @@ void DecoderSteps::show_keys(const DecoderPart& part, std::int64_t l,
   const std::int64_t row = config.layers[static_cast<std::size_t>(l)].n_kv_heads * heads.head_dim();
   const auto row_bytes = static_cast<std::size_t>(row * size_of(dtype));
   std::vector<std::byte> stored(static_cast<std::size_t>(part.n) * row_bytes);
-  check(cudaMemcpy2DAsync(stored.data(), row_bytes, of.k,
-                          static_cast<std::size_t>(of.k_row_stride * size_of(dtype)), row_bytes,
+  check(cudaMemcpy2DAsync(stored.data(), row_bytes, of.k.data,
+                          static_cast<std::size_t>(of.k.strides.row * size_of(dtype)), row_bytes,
                           static_cast<std::size_t>(part.n), cudaMemcpyDeviceToHost, stream.get()),
         "copying keys");
   check(cudaStreamSynchronize(stream.get()), "the step that makes keys");
@@ -283,18 +283,24 @@ void DecoderSteps::show_keys(const DecoderPart& part, std::int64_t l,
 void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const std::int64_t row = weights.layers[static_cast<std::size_t>(l)].qkv.out;
-  const std::int64_t head = weights.heads().head_dim() * size_of(dtype);
+  const std::int64_t dim = weights.heads().head_dim();
   std::vector<DeviceMemory::SequenceStep> of_memories;
   std::vector<CausalLayers::SequenceStep> causal;
   std::int64_t served = -1;  // the layer's number in a memory, the same in all
   for (const DecoderPart& part : step.parts) {
-    const std::byte* const qkv = step.a.qkv + part.first * row * size_of(dtype);
+    // The heads of a token lie side by side: those of q, of k, of v.
+    const auto heads_from = [&](std::int64_t first, std::int64_t count) {
+      const std::byte* const at = step.a.qkv + (part.first * row + first * dim) * size_of(dtype);
+      return TensorView(at, dtype, {part.n, count, dim}, {row, dim}, MemoryKind::cuda);
+    };
     DeviceMemory::LayerStep of;
-    of.q = qkv;
-    of.k = qkv + spec.n_heads * head;
-    of.v = qkv + (spec.n_heads + spec.n_kv_heads) * head;
-    of.q_row_stride = of.k_row_stride = of.v_row_stride = row;
-    of.out = step.a.attended + part.first * spec.n_heads * head;
+    of.q = heads_from(0, spec.n_heads);
+    of.k = heads_from(spec.n_heads, spec.n_kv_heads);
+    of.v = heads_from(spec.n_heads + spec.n_kv_heads, spec.n_kv_heads);
+    of.out = {step.a.attended + part.first * spec.n_heads * dim * size_of(dtype),
+              dtype,
+              {part.n, spec.n_heads, dim},
+              MemoryKind::cuda};
     of.scale = static_cast<float>(spec.scale);
     of.appended = appended;
     if (part.of->keys_hook) show_keys(part, l, of);

@@ -40,6 +40,7 @@
 #include "kernels/rows.hpp"
 #include "kernels/threshold.hpp"
 #include "kernels/timeline_state.hpp"
+#include "kernels/turn_back.hpp"
 #include "kernels/window.hpp"
 #include "lower_tiers.hpp"
 
@@ -180,6 +181,7 @@ struct DeviceMemory::Impl {
   std::uint8_t *raw = nullptr, *flags = nullptr;  // [scopes or 1, n]; [scopes, capacity]
   std::vector<device::DeviceRotary> rotaries;     // each table once
   float* mean_query = nullptr;
+  std::byte *turned_q = nullptr, *turned_k = nullptr;  // [chunk, H, d], [chunk, G, d] of a layer
   float* event_scores = nullptr;   // [P, max_events] of a layer's recall, with reweighting
   std::uint8_t* is_top = nullptr;  // [P, max_events], with reweighting that chooses
   // with retention
@@ -396,6 +398,8 @@ struct DeviceMemory::Impl {
   struct LaunchLists {
     std::vector<kernels::RotaryAnglesParams> angles;
     std::vector<DeviceMemory*> without_angles;
+    std::vector<kernels::TurnBackParams> turned;
+    std::vector<SequenceStep> before_rotary;
     std::vector<kernels::AppendParams> appended;
     std::vector<kernels::MeanQueryParams> queries;
     std::vector<kernels::RecallParams> recalls, recalls_apart;
@@ -550,6 +554,10 @@ struct DeviceMemory::Impl {
   /// Whether what the layer's events receive is counted.
   bool counts_masses(const Layer& layer) const { return retention && far && layer.place >= 0; }
   bool shares_launches(const Impl& other) const;
+  void check_view(const char* name, const TensorView& view, std::int64_t heads) const;
+  void check_step(std::int64_t l, const LayerStep& step) const;
+  std::span<const SequenceStep> before_rotary(std::int64_t l,
+                                              std::span<const SequenceStep> steps) const;
   void recall(std::int64_t layer, std::span<const SequenceStep> steps);
   void attend(std::int64_t layer, std::span<const SequenceStep> steps);
   static void enqueue_ends(std::span<const EndOfStep> steps);

@@ -564,6 +564,11 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
     for (float** fixed : {&r.fixed_cos, &r.fixed_sin}) *fixed = c.take<float>(angles);
   }
   mean_query = c.take<float>(width());
+  if (options.turns_back) {
+    const std::int64_t row = shape.head_dim * size_of(options.dtype);
+    turned_q = c.take<std::byte>(config.chunk * shape.n_heads * row);
+    turned_k = c.take<std::byte>(config.chunk * shape.n_kv_heads * row);
+  }
   if (config.reweight != Reweighting::none) by_event(event_scores, P, 1);
   if (takes_top()) by_event(is_top, P, 1);
   recalled_events = c.take<unsigned long long>(1);

@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "episodic/base/detail/view_checks.hpp"
 #include "episodic/base/error.hpp"
 #include "head_place.hpp"
 #include "memory_impl.hpp"
+#include "views.hpp"
 
 namespace episodic {
 
 using device::emptied;
+using device::kViewAlignment;
+using device::kViewRow;
 using device::RecallLists;
 using kernels::TimelineState;
 using Layer = device::DeviceLayer;
@@ -580,8 +585,8 @@ void DeviceMemory::Impl::recall(std::int64_t l, std::span<const SequenceStep> st
     const Layer& layer = m.layers[static_cast<std::size_t>(l)];
     if (s.step.appended || !m.wants_mean_query(layer)) continue;
     queries.push_back(m.mean_query_params(layer, m.n));
-    queries.back().q = s.step.q;
-    queries.back().q_row_stride = s.step.q_row_stride;
+    queries.back().q = s.step.q.data;
+    queries.back().q_row_stride = device::row_stride(s.step.q);
   }
   device::launch_batch(kernels::mean_fixed_query_batch, queries, stream, "the mean query");
   for (const SequenceStep& s : steps) {
@@ -703,12 +708,74 @@ void DeviceMemory::enqueue_angles(std::span<DeviceMemory* const> memories) {
   device::launch_batch(kernels::rotary_angles_batch, angles, first.stream, "rotary angles");
 }
 
+/// \throws DataError for a view that no kernel takes
+void DeviceMemory::Impl::check_view(const char* name, const TensorView& view,
+                                    std::int64_t heads) const {
+  const TensorSizes sizes{n, heads, shape.head_dim};
+  episodic::detail::check_view("attend", name, view, sizes, MemoryKind::cuda);
+  const auto fail = [&](const std::string& what) {
+    throw DataError(fmt::format("attend: {} {}", name, what));
+  };
+  if (view.dtype != options.dtype)
+    fail(fmt::format("is {}, but the memory was made for {}", name_of(view.dtype),
+                     name_of(options.dtype)));
+  if (reinterpret_cast<std::uintptr_t>(view.data) % kViewAlignment != 0)
+    fail(fmt::format("begins at an address that is no multiple of {} bytes", kViewAlignment));
+  if (heads > 1 && view.strides.head != sizes.dim)
+    fail(
+        fmt::format("has head stride {}; on a device the heads of a token lie side by side, {} "
+                    "elements from one to the next",
+                    view.strides.head, sizes.dim));
+  if (n > 1 && (view.strides.row < heads * sizes.dim || view.strides.row % kViewRow != 0))
+    fail(fmt::format("has row stride {}; on a device it must be a multiple of {}, at least {}",
+                     view.strides.row, kViewRow, heads * sizes.dim));
+}
+
+void DeviceMemory::Impl::check_step(std::int64_t l, const LayerStep& step) const {
+  const auto check_before = [&](const char* name, const TensorView& view, std::int64_t heads) {
+    check_view(name, view, heads);
+    if (view.rotary == Rotary::before) return;
+    const auto refuse = [&](const std::string& why) {
+      throw DataError(fmt::format("attend: {} comes after rotary embedding, {}", name, why));
+    };
+    if (!options.turns_back)
+      refuse(
+          "but the device takes queries and keys before rotary embedding; make the memory with "
+          "DeviceMemoryOptions::turns_back, or hand them over before it");
+    const RotaryTable& table = rotary(layers[static_cast<std::size_t>(l)]).table;
+    if (table.rotary_dim() == 0)
+      refuse(fmt::format("but layer {} has no rotary table to turn it back by", l));
+    if (!std::isfinite(table.attention_factor) || table.attention_factor == 0.0)
+      refuse(
+          fmt::format("but nothing turns back an attention_factor of {}, which the table of "
+                      "layer {} has",
+                      table.attention_factor, l));
+  };
+  check_before("q", step.q, shape.n_heads);
+  if (!step.appended) {
+    check_before("k", step.k, shape.n_kv_heads);
+    check_view("v", step.v, shape.n_kv_heads);
+  }
+  check_view("out", step.out, shape.n_heads);
+  if (!step.out.packed())
+    throw DataError(fmt::format("attend: out has row stride {}; on a device it is packed",
+                                step.out.strides.row));
+}
+
+void DeviceMemory::attend(std::int64_t l, const TensorView& q, const TensorView& k,
+                          const TensorView& v, const MutableTensorView& out) {
+  attend(l, LayerStep{q, k, v, out});
+}
+
 void DeviceMemory::attend(std::int64_t l, const LayerStep& step) {
   attend_batch(l, std::array{SequenceStep{this, step}});
 }
 
 void DeviceMemory::attend_batch(std::int64_t l, std::span<const SequenceStep> steps) {
-  for (const SequenceStep& s : steps) s.memory->impl_->check_turn("attend", l);
+  for (const SequenceStep& s : steps) {
+    s.memory->impl_->check_turn("attend", l);
+    s.memory->impl_->check_step(l, s.step);
+  }
   for_sharing(
       steps,
       [](const SequenceStep& a, const SequenceStep& b) {
@@ -722,11 +789,11 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
                                                               const LayerStep& step) const {
   kernels::AttentionParams p = attention_params(layer, n);
   if (step.scale != 0.0f) p.scale = step.scale;
-  p.q = step.q;
-  p.q_row_stride = step.q_row_stride;
+  p.q = step.q.data;
+  p.q_row_stride = device::row_stride(step.q);
   p.local_key = layer.ring_rotated;
   p.local_value = layer.ring_value;
-  p.out = step.out;
+  p.out = step.out.data;
   p.maybe_column_sums = layer.sums;
   if (kernels::defers_column_sums(p)) p.maybe_column_stats = layer.stats;
   if (!far) p.max_rows = p.max_code_rows = 0;
@@ -734,17 +801,53 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
   return p;
 }
 
+/// The steps with queries and keys as they are before rotary embedding: those that come after it
+/// are turned back where `turned_q` and `turned_k` are.
+std::span<const DeviceMemory::SequenceStep> DeviceMemory::Impl::before_rotary(
+    std::int64_t l, std::span<const SequenceStep> steps) const {
+  const auto comes_after = [](const SequenceStep& s) {
+    return s.step.q.rotary == Rotary::after ||
+           (!s.step.appended && s.step.k.rotary == Rotary::after);
+  };
+  if (std::none_of(steps.begin(), steps.end(), comes_after)) return steps;
+  auto& with_angles = emptied(launched.without_angles);
+  auto& turned = emptied(launched.turned);
+  auto& same = emptied(launched.before_rotary);
+  for (const SequenceStep& s : steps) {
+    same.push_back(s);
+    if (!comes_after(s)) continue;
+    const Impl& m = *s.memory->impl_;
+    with_angles.push_back(s.memory);
+    const device::DeviceRotary& of = m.rotary(m.layers[static_cast<std::size_t>(l)]);
+    const auto turn = [&](TensorView& view, std::byte* to) {
+      if (view.rotary == Rotary::before) return;
+      const TensorSizes& sizes = view.sizes;
+      turned.push_back({m.options.dtype, sizes.n, sizes.heads, sizes.dim, of.dim(),
+                        of.interleaved(), view.data, device::row_stride(view), of.cos, of.sin,
+                        of.table.attention_factor, to});
+      view = TensorView(to, m.options.dtype, sizes, MemoryKind::cuda);
+    };
+    turn(same.back().step.q, m.turned_q);
+    if (!s.step.appended) turn(same.back().step.k, m.turned_k);
+  }
+  enqueue_angles(with_angles);
+  device::launch_batch(kernels::turn_back_batch, turned, stream, "turning queries and keys back");
+  return same;
+}
+
 /// A layer of memories that share their launches, this one the first.
-void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> steps) {
+void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> given) {
   const device::CurrentDevice current(device);
+  const std::span<const SequenceStep> steps = before_rotary(l, given);
   auto& without_angles = emptied(launched.without_angles);
   auto& appended = emptied(launched.appended);
   for (const SequenceStep& s : steps) {
     if (s.step.appended) continue;
     const Impl& m = *s.memory->impl_;
     without_angles.push_back(s.memory);
-    appended.push_back(m.append_params(m.layers[static_cast<std::size_t>(l)], m.n, s.step.k,
-                                       s.step.v, s.step.k_row_stride, s.step.v_row_stride));
+    appended.push_back(m.append_params(m.layers[static_cast<std::size_t>(l)], m.n, s.step.k.data,
+                                       s.step.v.data, device::row_stride(s.step.k),
+                                       device::row_stride(s.step.v)));
   }
   enqueue_angles(without_angles);
   device::launch_batch(kernels::append_window_batch, appended, stream, "appending keys and values");
@@ -768,6 +871,12 @@ void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> st
   if (l + 1 < shape.n_layers) return;
   for (const SequenceStep& s : steps)
     if (device::LowerTiers* const tiers = s.memory->impl_->lower.get()) tiers->settle();
+}
+
+void DeviceMemory::end_step(const SurpriseView& surprise) {
+  if (impl_->open)
+    episodic::detail::check_surprise("end_step", surprise, impl_->n, MemoryKind::cuda);
+  end_step(surprise.data);
 }
 
 void DeviceMemory::end_step(const float* surprise) {
@@ -826,6 +935,7 @@ void DeviceMemory::Impl::enqueue_ends(std::span<const EndOfStep> steps) {
       throw DataError(
           fmt::format("end_step: layer {} is still to come; call attend for all {} layers first",
                       m.next_layer, m.shape.n_layers));
+    if (!s.surprise) throw DataError("end_step: surprise is null");
   }
   for_sharing(
       steps,

@@ -41,19 +41,21 @@ c10::Device checked(c10::Device device) {
 
 /// Rows of whole heads as the kernels read them, in place where they lie so.
 struct Rows {
-  explicit Rows(const at::Tensor& x) : kept(x) {
+  Rows(const at::Tensor& x, DType dtype) : kept(x) {
     const std::int64_t heads = x.size(1), dim = x.size(2), width = heads * dim;
     // A dimension of one element may have any stride.
     const bool packed = (dim == 1 || x.stride(2) == 1) && (heads == 1 || x.stride(1) == dim) &&
                         (x.size(0) == 1 || (x.stride(0) >= width && x.stride(0) % 8 == 0)) &&
                         reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % 16 == 0;
     if (!packed) kept = x.clone(at::MemoryFormat::Contiguous);
-    data = kept.const_data_ptr();
-    stride = packed && x.size(0) > 1 ? x.stride(0) : width;
+    view = {kept.const_data_ptr(),
+            dtype,
+            {x.size(0), heads, dim},
+            {packed && x.size(0) > 1 ? x.stride(0) : width, dim},
+            MemoryKind::cuda};
   }
   at::Tensor kept;
-  const void* data = nullptr;
-  std::int64_t stride = 0;
+  TensorView view;
 };
 
 }  // namespace
@@ -222,12 +224,23 @@ at::Tensor TorchDeviceMemory::attend(std::int64_t layer, const at::Tensor& q, co
   m.require("k", k, s.n_kv_heads);
   m.require("v", v, s.n_kv_heads);
   return run([&](DeviceMemory& memory) {
-    const Rows queries(q), keys(k), values(v);
+    const DType dtype = memory.options().dtype;
+    const Rows queries(q, dtype), keys(k, dtype), values(v, dtype);
     at::Tensor out = at::empty({q.size(0), s.n_heads * s.head_dim}, q.options());
-    memory.attend(layer, {queries.data, keys.data, values.data, queries.stride, keys.stride,
-                          values.stride, out.mutable_data_ptr()});
+    memory.attend(
+        layer, queries.view, keys.view, values.view,
+        {out.mutable_data_ptr(), dtype, {q.size(0), s.n_heads, s.head_dim}, MemoryKind::cuda});
     return out;
   });
+}
+
+void TorchDeviceMemory::attend(std::int64_t layer, const TensorView& q, const TensorView& k,
+                               const TensorView& v, const MutableTensorView& out) {
+  run([&](DeviceMemory& memory) { memory.attend(layer, q, k, v, out); });
+}
+
+void TorchDeviceMemory::end_step(const SurpriseView& surprise) {
+  run([&](DeviceMemory& memory) { memory.end_step(surprise); });
 }
 
 void TorchDeviceMemory::end_step(std::span<const std::int64_t> ids, const at::Tensor& logits) {

@@ -218,10 +218,11 @@ void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const Te
                           .softcap = static_cast<float>(s.soft_cap)};
   const std::span<const KvSegment> list(&segment, 1);
   AttendInput input;
-  input.q_relative = rotated;
+  const TensorSizes sizes{step_, s.n_heads, s.head_dim};
+  input.q_relative = {rotated, sizes};
   input.segments = {&list, 1};
   AttendOutput output;
-  output.out = static_cast<float*>(out.data);
+  output.out = {static_cast<float*>(out.data), sizes};
   attend(shape, input, output, workspace_);
 }
 

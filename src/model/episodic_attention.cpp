@@ -25,19 +25,12 @@ std::string described(const View& x) {
 template <class View>
 void require(const char* name, const View& x, std::int64_t n, std::int64_t heads,
              std::int64_t dim) {
-  if (x.sizes.n != n || x.sizes.heads != heads || x.sizes.dim != dim || is_code(x.dtype) ||
-      x.memory != MemoryKind::host)
+  if (x.sizes != TensorSizes{n, heads, dim} || is_code(x.dtype) || x.memory != MemoryKind::host)
     throw DataError(
         fmt::format("EpisodicAttention: {} is {}, expected [{}, {}, {}] of float32, bfloat16 or "
                     "float16 on cpu; move the model back, or give its shape to the memory",
                     name, described(x), n, heads, dim));
-  if (x.strides.row == 0 && x.strides.head == 0 && n * heads > 1)
-    throw DataError(fmt::format(
-        "EpisodicAttention: {}: one row stands for all {} tokens and {} heads; pack it first", name,
-        n, heads));
 }
-
-HeadRows rows_of(const TensorView& x) { return {x.data, x.dtype, x.strides.row, x.strides.head}; }
 
 }  // namespace
 
@@ -60,8 +53,7 @@ void EpisodicAttention::forward(const TensorView& q, const TensorView& k, const 
     throw DataError(
         fmt::format("EpisodicAttention: q has {} tokens, but the step was begun with {}", n,
                     memory_->open_tokens()));
-  memory_->attend(layer_, rows_of(q), rows_of(k), rows_of(v),
-                  {out.data, out.dtype, out.strides.row, out.strides.head});
+  memory_->attend(layer_, q, k, v, out);
 }
 
 void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {

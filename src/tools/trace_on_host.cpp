@@ -95,10 +95,12 @@ class HostParts final : public TraceParts {
     result.mass.resize(static_cast<std::size_t>(n * H));
     const std::span<const KvSegment> all(segments);
     AttendOutput output;
-    output.out = result.out.data();
+    output.out = {result.out.data(), {n, H, d}};
     output.weighted_mass = result.mass.data();
-    episodic::attend({n, H, G, d, a.start, a.n_local},
-                     {q_relative.data(), q_fixed.data(), std::span(&all, 1)}, output, workspace);
+    episodic::attend(
+        {n, H, G, d, a.start, a.n_local},
+        {{q_relative.data(), {n, H, d}}, {q_fixed.data(), {n, H, d}}, std::span(&all, 1)}, output,
+        workspace);
     return result;
   }
 

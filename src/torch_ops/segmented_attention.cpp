@@ -37,11 +37,11 @@ at::Tensor rows(const std::string& name, const at::Tensor& x, const at::Tensor& 
   return aligned ? dense : dense.clone();
 }
 
-HeadRows rows_of(const at::Tensor& x, DType dtype) {
-  return {x.const_data_ptr(), dtype, x.size(1) * x.size(2), x.size(2)};
+TensorView rows_of(const at::Tensor& x, DType dtype) {
+  return {x.const_data_ptr(), dtype, {x.size(0), x.size(1), x.size(2)}};
 }
-MutableHeadRows rows_to(const at::Tensor& x, DType dtype) {
-  return {x.data_ptr(), dtype, x.size(1) * x.size(2), x.size(2)};
+MutableTensorView rows_to(const at::Tensor& x, DType dtype) {
+  return {x.data_ptr(), dtype, {x.size(0), x.size(1), x.size(2)}};
 }
 
 Result on_host(const Arguments& a) {
@@ -54,14 +54,11 @@ Result on_host(const Arguments& a) {
   at::Tensor local_key = at::empty_like(a.local_key);
   RotaryAngles angles;
   angles.compute(a.rotary, a.first_position, a.n);
-  rotate(a.rotary, angles.rows(), a.n, a.heads, a.dim, rows_of(a.q, a.dtype),
-         rows_to(relative, DType::float32));
+  rotate(a.rotary, angles.rows(), rows_of(a.q, a.dtype), rows_to(relative, DType::float32));
   angles.compute_fixed(a.rotary, a.n_local);
-  rotate(a.rotary, angles.rows(), a.n, a.heads, a.dim, rows_of(a.q, a.dtype),
-         rows_to(fixed, DType::float32));
+  rotate(a.rotary, angles.rows(), rows_of(a.q, a.dtype), rows_to(fixed, DType::float32));
   angles.compute(a.rotary, a.first_local(), a.local_tokens);
-  rotate(a.rotary, angles.rows(), a.local_tokens, a.kv_heads, a.dim, rows_of(a.local_key, a.dtype),
-         rows_to(local_key, a.dtype));
+  rotate(a.rotary, angles.rows(), rows_of(a.local_key, a.dtype), rows_to(local_key, a.dtype));
 
   std::vector<KvSegment> segments;
   const auto add = [&](const at::Tensor& key, const at::Tensor& value, std::int64_t first,

@@ -50,8 +50,9 @@ at::Tensor turned(const RotaryTable& table, const RotaryAngles& angles, const at
   if (table.rotary_dim() == 0 || x.size(0) == 0) return x;
   const at::Tensor from = x.contiguous();
   at::Tensor to = at::empty_like(from);
-  rotate(table, angles.rows(), x.size(0), x.size(1), x.size(2),
-         HeadRows(from.const_data_ptr<float>()), MutableHeadRows(to.mutable_data_ptr<float>()));
+  const TensorSizes sizes{x.size(0), x.size(1), x.size(2)};
+  rotate(table, angles.rows(), {from.const_data_ptr<float>(), sizes},
+         {to.mutable_data_ptr<float>(), sizes});
   return to;
 }
 
@@ -257,12 +258,13 @@ struct MemoryAttentionFunction : torch::autograd::Function<MemoryAttentionFuncti
     shape.n_local = how.n_local;
     shape.softcap = how.softcap;
     AttendInput input;
-    if (t.q_relative.defined()) input.q_relative = HeadRows(t.q_relative.const_data_ptr<float>());
-    if (t.q_fixed.defined()) input.q_fixed = HeadRows(t.q_fixed.const_data_ptr<float>());
+    const TensorSizes sizes{n, q.size(1), d};
+    if (t.q_relative.defined()) input.q_relative = {t.q_relative.const_data_ptr<float>(), sizes};
+    if (t.q_fixed.defined()) input.q_fixed = {t.q_fixed.const_data_ptr<float>(), sizes};
     const std::span<const KvSegment> list(segments);
     input.segments = std::span(&list, 1);
     AttendOutput output;
-    output.out = MutableHeadRows(out.mutable_data_ptr<float>());
+    output.out = {out.mutable_data_ptr<float>(), sizes};
     output.lse = lse.mutable_data_ptr<float>();
     AttendWorkspace workspace;
     attend(shape, input, output, workspace);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "episodic/attention/attend.hpp"
+#include "episodic/attention/state.hpp"
 #include "support/fp8_reference.hpp"
 
 namespace episodic::testing {
@@ -137,23 +138,18 @@ struct Attended {
   std::vector<float> weighted_mass;
 };
 
-/// Element (i, h, c) of queries or outputs [n, heads, d] where they lie.
-template <class Element>
-double element(const BasicHeadRows<Element>& rows, std::int64_t heads, std::int64_t d,
-               std::int64_t i, std::int64_t h, std::int64_t c) {
-  const void* row = rows.with_strides(heads, d).row(i, h);
-  if (rows.dtype == DType::float32) return static_cast<const float*>(row)[c];
+/// Element (i, h, c) of queries or outputs where they lie.
+inline double element(const TensorView& view, std::int64_t i, std::int64_t h, std::int64_t c) {
+  const void* row = view.at(i, h);
+  if (view.dtype == DType::float32) return static_cast<const float*>(row)[c];
   const std::uint16_t bits = static_cast<const std::uint16_t*>(row)[c];
-  return rows.dtype == DType::float16 ? from_float16(bits) : from_bfloat16(bits);
+  return view.dtype == DType::float16 ? from_float16(bits) : from_bfloat16(bits);
 }
 
-template <class Element>
-std::vector<double> row_of(const BasicHeadRows<Element>& rows, std::int64_t heads, std::int64_t d,
-                           std::int64_t i, std::int64_t h) {
+inline std::vector<double> row_of(const TensorView& view, std::int64_t i, std::int64_t h) {
   std::vector<double> x;
-  for (std::int64_t c = 0; rows.data != nullptr && c < d; ++c) {
-    x.push_back(element(rows, heads, d, i, h, c));
-  }
+  for (std::int64_t c = 0; view.data != nullptr && c < view.sizes.dim; ++c)
+    x.push_back(element(view, i, h, c));
   return x;
 }
 
@@ -172,26 +168,26 @@ struct RowStore {
     narrow.assign(static_cast<std::size_t>(size), bits);
     return narrow.data();
   }
-  HeadRows random(Random& random, std::int64_t n, std::int64_t heads, std::int64_t d, DType dtype,
-                  std::int64_t row_stride, std::int64_t head_stride) {
+  TensorView random(Random& random, std::int64_t n, std::int64_t heads, std::int64_t d, DType dtype,
+                    std::int64_t row_stride, std::int64_t head_stride) {
     const std::int64_t size = (n - 1) * row_stride + (heads - 1) * head_stride + d;
     void* data = make(size, dtype, std::numeric_limits<float>::quiet_NaN());
-    const MutableHeadRows rows(data, dtype, row_stride, head_stride);
+    const MutableTensorView rows(data, dtype, {n, heads, d}, {row_stride, head_stride});
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t h = 0; h < heads; ++h) {
         const std::vector<float> x = normal(random, d);
         for (std::int64_t c = 0; c < d; ++c) {
           if (dtype == DType::float32) {
-            static_cast<float*>(rows.row(i, h))[c] = x[static_cast<std::size_t>(c)];
+            static_cast<float*>(rows.at(i, h))[c] = x[static_cast<std::size_t>(c)];
           } else {
-            static_cast<std::uint16_t*>(rows.row(i, h))[c] =
+            static_cast<std::uint16_t*>(rows.at(i, h))[c] =
                 dtype == DType::float16 ? to_float16(x[static_cast<std::size_t>(c)])
                                         : to_bfloat16(x[static_cast<std::size_t>(c)]);
           }
         }
       }
     }
-    return {data, dtype, row_stride, head_stride};
+    return rows;
   }
 };
 
@@ -243,8 +239,8 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
       const std::int64_t g = h / group, p = shape.first_position + i;
       const std::int64_t l = h / list_heads;
       const auto list = input.segments[static_cast<std::size_t>(l)];
-      const auto q_relative = row_of(input.q_relative, heads, d, i, h);
-      const auto q_fixed = row_of(input.q_fixed, heads, d, i, h);
+      const auto q_relative = row_of(input.q_relative, i, h);
+      const auto q_fixed = row_of(input.q_fixed, i, h);
       seen.clear();
       std::int64_t relative = -1;
       double max = -std::numeric_limits<double>::infinity();
@@ -324,7 +320,7 @@ inline Attended run_attend(const AttendShape& shape, const AttendInput& input, f
   std::vector<float*> columns;
   for (auto& c : result.column_sums) columns.push_back(c.data());
   AttendOutput output;
-  output.out = result.out.data();
+  output.out = {result.out.data(), shape.of_outputs()};
   output.lse = result.lse.data();
   output.column_sums = columns;
   if (masses) {
@@ -335,6 +331,25 @@ inline Attended run_attend(const AttendShape& shape, const AttendInput& input, f
   }
   attend(shape, input, output, workspace);
   return result;
+}
+
+/// Tokens [begin, end) of a segment.
+inline KvSegment slice(const KvSegment& s, std::int64_t begin, std::int64_t end) {
+  KvSegment part = s;
+  const auto bytes = [&](const void* data, std::int64_t stride) -> const void* {
+    return static_cast<const char*>(data) + begin * stride * size_of(s.dtype);
+  };
+  part.key = bytes(s.key, s.row_stride);
+  part.value = bytes(s.value, s.value_row_stride > 0 ? s.value_row_stride : s.row_stride);
+  part.first_token = s.first_token + begin;
+  part.length = end - begin;
+  return part;
+}
+
+/// The state that a call of attend left.
+inline AttentionState state_of(Attended& a, std::int64_t width) {
+  return {static_cast<std::int64_t>(a.lse.size()), width, a.out.data(), a.lse.data(),
+          a.weighted_mass.data()};
 }
 
 inline bool near(double a, double b, double relative) {

@@ -76,7 +76,8 @@ struct Stream {
       list.push_back(make(start, crossing, Position::fixed, 1.0f));
     }
     for (const auto& list : lists) spans.emplace_back(list);
-    input = {q_relative.data(), q_fixed.data(), spans};
+    const TensorSizes sizes = shape.of_queries();
+    input = {{q_relative.data(), sizes}, {q_fixed.data(), sizes}, spans};
   }
 };
 

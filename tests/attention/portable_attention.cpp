@@ -56,7 +56,7 @@ int main() {
     const auto q = testing::normal(random, n * heads * d);
     std::vector<float> relative(q.size()), same(q.size()), mean(heads * d);
     AttendWorkspace workspace;
-    rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q.data(),
+    rotate_queries(table, position.rows(), fixed.rows(), {q.data(), {n, heads, d}},
                    {relative.data(), same.data(), mean.data()}, workspace);
     AttendShape shape;
     shape.n_queries = n;
@@ -65,9 +65,11 @@ int main() {
     shape.head_dim = d;
     shape.first_position = first;
     shape.n_local = n_local;
-    compare(shape, {relative.data(), same.data(), lists}, "attend alone");
+    const TensorSizes sizes = shape.of_queries();
+    const AttendInput input{{relative.data(), sizes}, {same.data(), sizes}, lists};
+    compare(shape, input, "attend alone");
     const ExecutorScope scope(pool);
-    compare(shape, {relative.data(), same.data(), lists}, "attend on the caller's threads");
+    compare(shape, input, "attend on the caller's threads");
   }
   try {
     plain_rotary(3, 10000.0);

@@ -166,13 +166,13 @@ TEST_CASE("attend takes queries out of a fused projection and writes outputs of 
           const std::int64_t row = i % 4 == 0 ? d : H * d + 2, head = i % 4 == 0 ? n * d + 1 : d;
           const std::int64_t size = (n - 1) * row + (H - 1) * head + d;
           AttendOutput output;
-          output.out = {outputs.make(size, out_dtype, 7.0f), out_dtype, row, head};
+          output.out = {outputs.make(size, out_dtype, 7.0f), out_dtype, {n, H, d}, {row, head}};
           attend(s.shape, s.input, output, workspace);
           std::int64_t untouched = size;
           for (std::int64_t t = 0; t < n; ++t) {
             for (std::int64_t h = 0; h < H; ++h) {
               for (std::int64_t c = 0; c < d; ++c, --untouched) {
-                const double got = testing::element(output.out, H, d, t, h, c);
+                const double got = testing::element(output.out, t, h, c);
                 const double is = want.out[(t * H + h) * d + c];
                 REQUIRE(std::abs(got - is) <
                         2e-5 * (1 + std::abs(is)) + testing::rounding_of(out_dtype) * std::abs(is));
@@ -181,8 +181,8 @@ TEST_CASE("attend takes queries out of a fused projection and writes outputs of 
           }
           std::int64_t sevens = 0;
           for (std::int64_t at = 0; at < size; ++at) {
-            const HeadRows all(output.out.data, out_dtype, 1, 1);
-            sevens += testing::element(all, 1, 1, at, 0, 0) == 7.0;
+            const TensorView all(output.out.data, out_dtype, {size, 1, 1});
+            sevens += testing::element(all, at, 0, 0) == 7.0;
           }
           REQUIRE(sevens == untouched);
           ++i;
@@ -239,8 +239,8 @@ TEST_CASE("without a memory attend is causal attention over a sliding window, or
         const std::span<const KvSegment> lists[] = {ring};
         std::vector<float> out(q.size(), kNan);
         AttendOutput output;
-        output.out = out.data();
-        attend(shape, {q.data(), nullptr, lists}, output, workspace);
+        output.out = {out.data(), shape.of_outputs()};
+        attend(shape, {{q.data(), shape.of_queries()}, {}, lists}, output, workspace);
         INFO("n " << n << " window " << window);
         for (std::int64_t i = 0; i < n; ++i) {
           for (std::int64_t h = 0; h < H; ++h) {
@@ -309,7 +309,7 @@ TEST_CASE("attend takes values of another width than keys") {
         // outputs of 16 bits, which are made elsewhere first
         std::vector<std::uint16_t> out(static_cast<std::size_t>(n * h[0] * width[1]) + 1, 7);
         AttendOutput output;
-        output.out = {out.data(), DType::bfloat16, 0, 0};
+        output.out = {out.data(), DType::bfloat16, s.shape.of_outputs()};
         attend(s.shape, s.input, output, workspace);
         const Attended want = testing::attend_reference(s.shape, s.input, 0.0);
         for (std::size_t at = 0; at + 1 < out.size(); ++at) {
@@ -372,8 +372,8 @@ TEST_CASE("a token that crosses the window's edge is seen once by each query") {
       local.position = Position::relative;
       const std::vector<KvSegment> list = {all, local};
       const std::span<const KvSegment> spans[] = {list};
-      const Attended got =
-          testing::run_attend(shape, {zeros.data(), zeros.data(), spans}, 0.0f, workspace);
+      const TensorView queries(zeros.data(), shape.of_queries());
+      const Attended got = testing::run_attend(shape, {queries, queries, spans}, 0.0f, workspace);
       double received = 0.0;
       for (float x : got.column_sums[0]) received += x;
       for (std::int64_t i = 0; i < rows; ++i) {
@@ -404,8 +404,9 @@ TEST_CASE("a query that sees no key gives zeros and minus infinity") {
       std::vector<KvSegment> list = {
           store.make(random, 2, 8, 1, 100 + n - 1 - 10, Position::fixed)};
       const std::span<const KvSegment> one[] = {list};
-      const Attended got = testing::run_attend(shape, {q.data(), q.data(), one}, 0.0f, workspace);
-      require_close(got, testing::attend_reference(shape, {q.data(), q.data(), one}, 0.0));
+      const AttendInput input{{q.data(), shape.of_queries()}, {q.data(), shape.of_queries()}, one};
+      const Attended got = testing::run_attend(shape, input, 0.0f, workspace);
+      require_close(got, testing::attend_reference(shape, input, 0.0));
       if (n > 1) {
         REQUIRE(got.out[0] == 0.0f);
         REQUIRE(got.lse[0] == -std::numeric_limits<float>::infinity());
@@ -414,8 +415,7 @@ TEST_CASE("a query that sees no key gives zeros and minus infinity") {
         list.clear();
         if (zero_length) list.resize(2);
         const std::span<const KvSegment> none[] = {list};
-        const Attended empty =
-            testing::run_attend(shape, {nullptr, nullptr, none}, 0.0f, workspace);
+        const Attended empty = testing::run_attend(shape, {{}, {}, none}, 0.0f, workspace);
         for (float x : empty.out) REQUIRE(x == 0.0f);
         for (float x : empty.lse) REQUIRE(x == -std::numeric_limits<float>::infinity());
       }
@@ -454,7 +454,7 @@ TEST_CASE("attend without column sums, masses or lse gives the same output") {
     REQUIRE(same_bits(all.out, bare.out));
     std::vector<float> out(all.out.size());
     AttendOutput only_out;
-    only_out.out = out.data();
+    only_out.out = {out.data(), s.shape.of_outputs()};
     attend(s.shape, s.input, only_out, workspace);
     REQUIRE(same_bits(all.out, out));
   }
@@ -497,7 +497,7 @@ TEST_CASE("attend refuses wrong shapes by name") {
     std::vector<float> out(3 * 4 * 8), column(60 * 4);
     std::vector<float*> columns;
     AttendOutput output;
-    output.out = out.data();
+    output.out = {out.data(), s.shape.of_outputs()};
     change(s, output, columns);
     output.column_sums = columns;
     std::string message;
@@ -518,19 +518,34 @@ TEST_CASE("attend refuses wrong shapes by name") {
   fails("scale", [](Stream& s, AttendOutput&, Columns&) { s.shape.scale = NAN; });
   fails("softcap", [](Stream& s, AttendOutput&, Columns&) { s.shape.softcap = -1.0f; });
   fails("softcap", [](Stream& s, AttendOutput&, Columns&) { s.shape.softcap = NAN; });
-  fails("out is null", [](Stream&, AttendOutput& o, Columns&) { o.out = nullptr; });
+  fails("out is null", [](Stream&, AttendOutput& o, Columns&) { o.out.data = nullptr; });
   fails("out is int8", [](Stream&, AttendOutput& o, Columns&) { o.out.dtype = DType::int8; });
-  fails("overlap", [](Stream&, AttendOutput& o, Columns&) {
-    o.out = {o.out.data, DType::float32, 31, 8};
-  });
+  fails("overlap", [](Stream&, AttendOutput& o, Columns&) { o.out.strides = {31, 8}; });
   fails("q_relative is int8",
         [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative.dtype = DType::int8; });
   fails("q_fixed is fp8",
         [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.dtype = DType::fp8; });
-  fails("q_fixed has row_stride",
-        [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.row_stride = -8; });
-  fails("q_fixed", [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed = nullptr; });
-  fails("q_relative", [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative = nullptr; });
+  fails("q_fixed has row stride -8",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.strides.row = -8; });
+  fails("q_fixed has row stride 32 and head stride -1",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.strides.head = -1; });
+  fails("beyond all memory", [](Stream& s, AttendOutput&, Columns&) {
+    s.input.q_fixed.strides.row = std::int64_t{1} << 62;
+  });
+  fails("beyond all memory",
+        [](Stream&, AttendOutput& o, Columns&) { o.out.strides.head = std::int64_t{1} << 60; });
+  fails("q_relative is [2, 4, 8], must be [3, 4, 8]",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative.sizes.n = 2; });
+  fails("q_fixed is [3, 2, 8], must be [3, 4, 8]",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed.sizes.heads = 2; });
+  fails("out is [3, 4, 9], must be [3, 4, 8]",
+        [](Stream&, AttendOutput& o, Columns&) { o.out.sizes.dim = 9; });
+  fails("q_relative lies in CUDA memory",
+        [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative.memory = MemoryKind::cuda; });
+  fails("out lies in CUDA memory",
+        [](Stream&, AttendOutput& o, Columns&) { o.out.memory = MemoryKind::cuda; });
+  fails("q_fixed", [](Stream& s, AttendOutput&, Columns&) { s.input.q_fixed = {}; });
+  fails("q_relative", [](Stream& s, AttendOutput&, Columns&) { s.input.q_relative = {}; });
   fails("segment lists", [](Stream& s, AttendOutput&, Columns&) { s.input.segments = {}; });
   static float scale[2];
   fails("value_scale", [](Stream& s, AttendOutput&, Columns&) {
@@ -547,8 +562,8 @@ TEST_CASE("attend refuses wrong shapes by name") {
   });
   fails("row_stride", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].row_stride = 7; });
   fails("value_dim is -1", [](Stream& s, AttendOutput&, Columns&) { s.shape.value_dim = -1; });
-  fails("value_row_stride", [](Stream& s, AttendOutput&, Columns&) {
-    s.shape.value_dim = 4;
+  fails("value_row_stride", [](Stream& s, AttendOutput& o, Columns&) {
+    s.shape.value_dim = o.out.sizes.dim = 4;
     s.lists[0][0].value_row_stride = 3;
   });
   fails("value_row_stride",
@@ -558,8 +573,8 @@ TEST_CASE("attend refuses wrong shapes by name") {
   // wider than the keys, whose strides are those of the values too
   fails("less than value_dim 16", [](Stream& s, AttendOutput& o, Columns&) {
     static float wide[3 * 4 * 16];
-    o.out = wide;
     s.shape.value_dim = 16;
+    o.out = {wide, s.shape.of_outputs()};
     for (KvSegment& x : s.lists[0]) x.row_stride = 8;
   });
   fails("first_head", [](Stream& s, AttendOutput&, Columns&) { s.lists[0][0].first_head = 1; });

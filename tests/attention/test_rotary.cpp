@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "attend_reference.hpp"
+#include "episodic/attention/copy_rows.hpp"
 #include "episodic/attention/rotary.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
@@ -118,27 +119,27 @@ TEST_CASE("rotate takes and gives any dtype and stride, in both layouts, partial
               table.attention_factor = 1.2;
               const std::int64_t n = 7, heads = 3;
               testing::RowStore source, ring;
-              const HeadRows x = source.random(random, n, heads, d, from, 5 * d + 1, d);
+              const TensorView x = source.random(random, n, heads, d, from, 5 * d + 1, d);
               const std::int64_t capacity = n + 2;
-              const MutableHeadRows y(ring.make(heads * capacity * d, to, 7.0f), to, d,
-                                      capacity * d);
+              const MutableTensorView y(ring.make(heads * capacity * d, to, 7.0f), to,
+                                        {n, heads, d}, {d, capacity * d});
               RotaryAngles angles;
               angles.compute(table, 90, n + 4);
-              rotate(table, angles.rows(4, n), n, heads, d, x, y);
+              rotate(table, angles.rows(4, n), x, y);
               for (std::int64_t i = 0; i < n; ++i) {
                 for (std::int64_t h = 0; h < heads; ++h) {
-                  const auto want = rotated(table, row_of(x, heads, d, i, h), 94.0 + i);
-                  const auto got = row_of(y, heads, d, i, h);
+                  const auto want = rotated(table, row_of(x, i, h), 94.0 + i);
+                  const auto got = row_of(y, i, h);
                   for (std::int64_t c = 0; c < d; ++c) {
                     REQUIRE(std::abs(got[c] - want[c]) <
                             3e-6 + testing::rounding_of(to) * std::abs(want[c]));
                   }
                 }
               }
-              REQUIRE(testing::element(y, heads, d, n, 0, 0) == 7.0);  // beyond the rows
-              copy_rows(n, heads, d, x, y);
+              REQUIRE(testing::element(y, n, 0, 0) == 7.0);  // beyond the rows
+              copy_rows(x, y);
               for (std::int64_t i = 0; i < n; ++i) {
-                const auto want = row_of(x, heads, d, i, 1), got = row_of(y, heads, d, i, 1);
+                const auto want = row_of(x, i, 1), got = row_of(y, i, 1);
                 for (std::int64_t c = 0; c < d; ++c) {
                   REQUIRE(std::abs(got[c] - want[c]) <=
                           (from == to ? 0.0 : testing::rounding_of(to)) * std::abs(want[c]));
@@ -164,20 +165,20 @@ TEST_CASE("rotate_queries gives both rotations and the mean, the same bits for a
       RotaryTable table = plain_rotary(100, 10000.0);
       table.attention_factor = 1.1;
       testing::RowStore source;
-      const HeadRows q = source.random(random, n, heads, d, dtype, 9 * d, d);
+      const TensorView q = source.random(random, n, heads, d, dtype, 9 * d, d);
       RotaryAngles position, fixed;
       position.compute(table, 1000, n);
       fixed.compute_fixed(table, n_local);
       std::vector<float> relative(size), same(size), mean(heads * d);
       set_max_threads(1);
-      rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q,
+      rotate_queries(table, position.rows(), fixed.rows(), q,
                      {relative.data(), same.data(), mean.data()}, workspace);
       RotaryTable squared = table;
       squared.attention_factor = 1.1 * 1.1;
       for (std::int64_t h = 0; h < heads; ++h) {
         std::vector<double> sum(d);
         for (std::int64_t i = 0; i < n; ++i) {
-          const auto x = row_of(q, heads, d, i, h);
+          const auto x = row_of(q, i, h);
           const auto own = rotated(table, x, 1000.0 + i), far = rotated(squared, x, n_local - 1.0);
           for (std::int64_t c = 0; c < d; ++c) {
             const std::size_t at = (i * heads + h) * d + c;
@@ -193,13 +194,12 @@ TEST_CASE("rotate_queries gives both rotations and the mean, the same bits for a
       for (int team : {1, 2, 3}) {
         set_max_threads(team);
         std::vector<float> relative2(size), same2(size), mean2(heads * d), alone(size);
-        rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q,
+        rotate_queries(table, position.rows(), fixed.rows(), q,
                        {relative2.data(), same2.data(), mean2.data()}, workspace);
         REQUIRE(relative2 == relative);
         REQUIRE(same2 == same);
         REQUIRE(mean2 == mean);
-        rotate_queries(table, position.rows(), {}, n, heads, d, q, {alone.data(), nullptr, nullptr},
-                       workspace);
+        rotate_queries(table, position.rows(), {}, q, {alone.data(), nullptr, nullptr}, workspace);
         REQUIRE(alone == relative);
       }
     }
@@ -225,10 +225,10 @@ TEST_CASE("rotate_queries tells of a query that is not finite, wherever it is") 
       const bool wide = dtype == DType::float32;
       const void* data = halves.data();
       if (wide) data = values.data();
-      const HeadRows q(data, dtype, heads * d, d);
-      const bool both = rotate_queries(table, position.rows(), fixed.rows(), n, heads, d, q,
+      const TensorView q(data, dtype, {n, heads, d});
+      const bool both = rotate_queries(table, position.rows(), fixed.rows(), q,
                                        {relative.data(), same.data(), mean.data()}, workspace);
-      const bool one = rotate_queries(table, position.rows(), {}, n, heads, d, q,
+      const bool one = rotate_queries(table, position.rows(), {}, q,
                                       {relative.data(), nullptr, nullptr}, workspace);
       REQUIRE(both == one);
       return both;
@@ -264,7 +264,7 @@ TEST_CASE("a far score carries the attention factor twice, as a local one does")
     fixed.compute_fixed(table, n_local);
     std::vector<float> relative(d), same(d);
     AttendWorkspace workspace;
-    rotate_queries(table, position.rows(), fixed.rows(), 1, 1, d, q.data(),
+    rotate_queries(table, position.rows(), fixed.rows(), {q.data(), {1, 1, d}},
                    {relative.data(), same.data(), nullptr}, workspace);
     double got = 0.0, once = 0.0;
     for (std::int64_t c = 0; c < d; ++c) {
@@ -277,7 +277,7 @@ TEST_CASE("a far score carries the attention factor twice, as a local one does")
     std::vector<float> rotated_key(d);
     RotaryAngles zero;
     zero.compute(table, 0, 1);
-    rotate(table, zero.rows(), 1, 1, d, k.data(), rotated_key.data());
+    rotate(table, zero.rows(), {k.data(), {1, 1, d}}, {rotated_key.data(), {1, 1, d}});
     KvSegment far{k.data(), k.data(), 1, 0, 0, d};
     KvSegment near = far;
     near.key = rotated_key.data();
@@ -293,9 +293,10 @@ TEST_CASE("a far score carries the attention factor twice, as a local one does")
                               .first_position = p,
                               .n_local = window};
       AttendOutput output;
-      output.out = out.data();
+      output.out = {out.data(), shape.of_outputs()};
       output.lse = &result;
-      attend(shape, {relative.data(), same.data(), std::span(&list, 1)}, output, workspace);
+      attend(shape, {{relative.data(), {1, 1, d}}, {same.data(), {1, 1, d}}, std::span(&list, 1)},
+             output, workspace);
       return static_cast<double>(result);
     };
     REQUIRE(std::abs(lse(far, 500, n_local) - lse(near, n_local - 1, n_local)) < 1e-5);
@@ -320,22 +321,26 @@ TEST_CASE("rotate_queries and copy_rows refuse what they cannot do, by name") {
     INFO(word << " in: " << message);
     REQUIRE(message.find(word) != std::string::npos);
   };
-  const auto run = [&](std::int64_t n, const HeadRows& x, const RotaryAngles& f,
-                       const RotatedQueries& out) {
-    rotate_queries(table, angles.rows(), f.rows(), n, 1, 8, x, out, workspace);
+  const auto run = [&](const TensorView& x, const RotaryAngles& f, const RotatedQueries& out) {
+    rotate_queries(table, angles.rows(), f.rows(), x, out, workspace);
   };
-  fails("rows", [&] { run(2, q.data(), fixed, {a.data(), b.data(), mean.data()}); });
-  fails("another rotary", [&] { run(3, q.data(), other, {a.data(), b.data(), mean.data()}); });
-  fails("q is null", [&] { run(3, nullptr, fixed, {a.data(), b.data(), mean.data()}); });
-  fails("relative is null", [&] { run(3, q.data(), fixed, {nullptr, b.data(), mean.data()}); });
-  fails("mean", [&] { run(3, q.data(), fixed, {a.data(), nullptr, mean.data()}); });
+  const TensorView three(q.data(), {3, 1, 8});
+  fails("rows", [&] { run(three.rows(0, 2), fixed, {a.data(), b.data(), mean.data()}); });
+  fails("another rotary", [&] { run(three, other, {a.data(), b.data(), mean.data()}); });
+  fails("q is null", [&] {
+    run({nullptr, DType::float32, {3, 1, 8}}, fixed, {a.data(), b.data(), mean.data()});
+  });
+  fails("relative is null", [&] { run(three, fixed, {nullptr, b.data(), mean.data()}); });
+  fails("mean", [&] { run(three, fixed, {a.data(), nullptr, mean.data()}); });
   fails("int8", [&] {
-    run(3, {q.data(), DType::int8, 8, 8}, fixed, {a.data(), b.data(), mean.data()});
+    run({q.data(), DType::int8, {3, 1, 8}}, fixed, {a.data(), b.data(), mean.data()});
   });
   fails("n_local", [&] { fixed.compute_fixed(table, 0); });
-  fails("overlap", [&] { copy_rows(3, 1, 8, q.data(), {a.data(), DType::float32, 7, 8}); });
-  fails("to is null", [&] { copy_rows(3, 1, 8, q.data(), nullptr); });
-  copy_rows(0, 1, 8, nullptr, nullptr);
+  fails("overlap", [&] { copy_rows(three, {a.data(), DType::float32, {3, 1, 8}, {7, 8}}); });
+  fails("to is null", [&] { copy_rows(three, {nullptr, DType::float32, {3, 1, 8}}); });
+  fails("to is [2, 1, 8], must be [3, 1, 8]", [&] { copy_rows(three, {a.data(), {2, 1, 8}}); });
+  fails("must not be negative", [&] { copy_rows({q.data(), {3, -1, 8}}, {a.data(), {3, -1, 8}}); });
+  copy_rows({nullptr, DType::float32, {0, 1, 8}}, {});
 }
 
 TEST_CASE("rotate refuses angles that do not fit") {

@@ -17,22 +17,11 @@ namespace state_test {
 using testing::Attended;
 using testing::for_each_table;
 using testing::Random;
+using testing::slice;
+using testing::state_of;
 using testing::Stream;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-/// Tokens [begin, end) of a segment.
-KvSegment slice(const KvSegment& s, std::int64_t begin, std::int64_t end) {
-  KvSegment part = s;
-  const auto bytes = [&](const void* data, std::int64_t stride) -> const void* {
-    return static_cast<const char*>(data) + begin * stride * size_of(s.dtype);
-  };
-  part.key = bytes(s.key, s.row_stride);
-  part.value = bytes(s.value, s.value_row_stride > 0 ? s.value_row_stride : s.row_stride);
-  part.first_token = s.first_token + begin;
-  part.length = end - begin;
-  return part;
-}
 
 /// The lists of an input, each key in one of `n_parts` parts; parts may be empty.
 struct Parts {
@@ -63,11 +52,6 @@ struct Parts {
     }
   }
 };
-
-AttentionState state_of(Attended& a, std::int64_t width) {
-  return {static_cast<std::int64_t>(a.lse.size()), width, a.out.data(), a.lse.data(),
-          a.weighted_mass.data()};
-}
 
 Attended merged(const std::vector<Attended>& parts, const std::vector<std::size_t>& order,
                 std::int64_t width) {
@@ -237,7 +221,8 @@ TEST_CASE("keys elsewhere are those of a query that sees none here") {
     const std::vector<float> other(static_cast<std::size_t>(n * 2), 3.25f);
     const std::vector<KvSegment> none;
     const std::span<const KvSegment> list(none);
-    AttendInput input{q.data(), q.data(), {&list, 1}};
+    const TensorView queries(q.data(), shape.of_queries());
+    AttendInput input{queries, queries, {&list, 1}};
     input.other_lse = other.data();
     const Attended got = testing::run_attend(shape, input, 0.0f, workspace);
     for (const float x : got.out) CHECK(x == 0.0f);

@@ -70,7 +70,7 @@ class Sequence {
              memory.tokens() * width * element;
     };
     return {&memory,
-            {at(0, wide), at(1, narrow), at(2, narrow), wide, narrow, narrow, out_.front().data()}};
+            layer_step(memory, at(0, wide), at(1, narrow), at(2, narrow), out_.front().data())};
   }
   DeviceMemory::EndOfStep end() { return {&memory, surprise_.front().data() + memory.tokens()}; }
   DeviceMemory memory;

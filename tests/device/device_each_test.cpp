@@ -223,9 +223,8 @@ std::vector<std::vector<float>> step_together(const std::vector<DeviceMemory*>& 
                       std::make_unique<DeviceArray<float>>(
                           static_cast<std::size_t>(n * s.n_heads * s.head_dim))});
       const auto& [q, k, v, to] = rows.back();
-      steps.push_back({memories[i],
-                       {q->data(), k->data(), v->data(), s.n_heads * s.head_dim,
-                        s.n_kv_heads * s.head_dim, s.n_kv_heads * s.head_dim, to->data()}});
+      steps.push_back(
+          {memories[i], layer_step(*memories[i], q->data(), k->data(), v->data(), to->data())});
     }
     DeviceMemory::attend_batch(l, steps);
     for (const auto& of : rows) out.push_back(of[3]->host());

@@ -41,15 +41,14 @@ std::vector<DeviceMemory::LayerStep> uploaded(const std::vector<Token>& tokens,
   const auto on_device = [&](std::vector<float> rows) {
     return arrays.emplace_back(episodic_test::stored(rows, DType::float16)).data();
   };
-  const std::int64_t q_width = shape.n_heads * shape.head_dim,
-                     kv_width = shape.n_kv_heads * shape.head_dim;
+  const std::int64_t q_width = shape.n_heads * shape.head_dim;
   std::vector<DeviceMemory::LayerStep> layers;
   for (std::int64_t l = 0; l < shape.n_layers; ++l)
-    layers.push_back({on_device(rows_of(tokens, &Token::q, l, first, n)),
-                      on_device(rows_of(tokens, &Token::k, l, first, n)),
-                      on_device(rows_of(tokens, &Token::v, l, first, n)), q_width, kv_width,
-                      kv_width,
-                      on_device(std::vector<float>(static_cast<std::size_t>(n * q_width)))});
+    layers.push_back(
+        layer_step(shape, DType::float16, n, on_device(rows_of(tokens, &Token::q, l, first, n)),
+                   on_device(rows_of(tokens, &Token::k, l, first, n)),
+                   on_device(rows_of(tokens, &Token::v, l, first, n)),
+                   on_device(std::vector<float>(static_cast<std::size_t>(n * q_width)))));
   return layers;
 }
 
@@ -239,7 +238,7 @@ TEST_CASE("a step whose events files cannot keep is taken back, and may be ended
       for (std::int64_t l = 0; l < shape.n_layers; ++l) {
         std::vector<unsigned char> rows(
             static_cast<std::size_t>(n * shape.n_heads * shape.head_dim * size_of(DType::float16)));
-        REQUIRE(cudaMemcpy(rows.data(), layers[static_cast<std::size_t>(l)].out, rows.size(),
+        REQUIRE(cudaMemcpy(rows.data(), layers[static_cast<std::size_t>(l)].out.data, rows.size(),
                            cudaMemcpyDeviceToHost) == cudaSuccess);
         REQUIRE(episodic_test::floats(rows, DType::float16) ==
                 expected[static_cast<std::size_t>(l)]);

@@ -77,11 +77,9 @@ class Driven {
       surprise.push_back(tokens[static_cast<std::size_t>(i)].surprise);
     send(surprise_.data(), surprise);
     const auto enqueue = [&] {
-      const std::int64_t q = memory->shape().n_heads * memory->shape().head_dim,
-                         kv = memory->shape().n_kv_heads * memory->shape().head_dim;
       for (std::int64_t l = 0; l < layers; ++l)
-        memory->attend(l, {at(q_, l).data(), at(k_, l).data(), at(v_, l).data(), q, kv, kv,
-                           at(out_, l).data()});
+        memory->attend(l, layer_step(*memory, at(q_, l).data(), at(k_, l).data(), at(v_, l).data(),
+                                     at(out_, l).data()));
     };
     const auto kind = memory->step_kind();
     if (n == 1 && kind) {

@@ -494,7 +494,7 @@ TEST_CASE("a step of lanes is as many launches as one of whole layers, and alloc
     emulator::reset_calls();
     memory.begin_step(n);
     for (std::int64_t l = 0; l < shape.n_layers; ++l)
-      memory.attend(l, {rows.data(), rows.data(), rows.data(), 128, 64, 64, out.data()});
+      memory.attend(l, layer_step(memory, rows.data(), rows.data(), rows.data(), out.data()));
     memory.end_step(surprise.data());
     REQUIRE(emulator::calls().allocations == 0);
     REQUIRE(emulator::calls().synchronisations == 0);

@@ -2,6 +2,7 @@
 // What a DeviceMemory asks of the device, the system and the caller: room for every step, its own
 // device, memory that outlives the work on it, and one clear error where something is short.
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "device/cuda.hpp"
 #include "episodic/base/error.hpp"
+#include "kernels/window.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -47,7 +49,7 @@ TEST_CASE("device memory has room for steps of every length up to its chunk") {
   DeviceMemory memory(config, shape, {DType::float32, 4 * kLongest}, nullptr);
   const auto attend = [&](std::int64_t n) {
     memory.begin_step(n);
-    memory.attend(0, {zeros.data(), zeros.data(), zeros.data(), 64, 16, 16, out.data()});
+    memory.attend(0, layer_step(memory, zeros.data(), zeros.data(), zeros.data(), out.data()));
   };
   for (int i = 0; i < 3; ++i) {
     attend(kLongest);
@@ -218,31 +220,90 @@ TEST_CASE("settings of device memory at the ends of their ranges are refused in 
 }
 #endif
 
-TEST_CASE("what a kernel refuses is named by its field") {
+TEST_CASE("views that no kernel takes are refused by name, and the step goes on") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of(1);
-  const DeviceArray<float> zeros(std::vector<float>(64, 0.0f)), out(64);
+  const DeviceArray<float> zeros(std::vector<float>(2 * 64 + 1, 0.0f)), out(2 * 64 + 1);
   DeviceMemory memory(driver::small_config(), shape, {DType::float32, 60}, nullptr);
-  DeviceMemory::LayerStep sound{zeros.data(), zeros.data(), zeros.data(), 64, 32, 32, out.data()};
-  using Layer = DeviceMemory::LayerStep;
-  const auto refused = [&](auto change) {
-    Layer changed = sound;
-    change(changed);
-    memory.begin_step(1);
-    return refusal<DeviceError>([&] { memory.attend(0, changed); });
+  const DeviceMemory::LayerStep sound =
+      layer_step(shape, DType::float32, 2, zeros.data(), zeros.data(), zeros.data(), out.data());
+  memory.begin_step(2);
+  struct Fault {
+    const char* says;
+    std::function<void(TensorView&)> spoil;
   };
-  const std::string key = refused([](Layer& x) { x.k = nullptr; });
-  REQUIRE(mentions(key, "appending keys and values: "));
-  REQUIRE(mentions(key, "(cudaErrorInvalidValue): the kernel does not take its k"));
-  REQUIRE(
-      mentions(refused([](Layer& x) { x.v_row_stride = 8; }), "does not take its v_row_stride"));
-  REQUIRE(
-      mentions(refused([](Layer& x) { x.q_row_stride = 8; }), "does not take its q_row_stride"));
-  REQUIRE(mentions(refused([](Layer& x) { x.out = nullptr; }), "does not take its out"));
-  REQUIRE_NOTHROW(memory.begin_step(1));
+  const std::vector<Fault> of_all = {
+      {" is null", [](TensorView& x) { x.data = nullptr; }},
+      {" lies in host memory, must lie in CUDA memory",
+       [](TensorView& x) { x.memory = MemoryKind::host; }},
+      {" is int8", [](TensorView& x) { x.dtype = DType::int8; }},
+      {" is float16, but the memory was made for float32",
+       [](TensorView& x) { x.dtype = DType::float16; }},
+      {" is [3, ", [](TensorView& x) { x.sizes.n = 3; }},
+      {", must be [2, ", [](TensorView& x) { x.sizes.heads = 1; }},
+      {", must be [2, ", [](TensorView& x) { x.sizes.dim = 8; }},
+      {"row stride -8", [](TensorView& x) { x.strides.row = -8; }},
+      {"beyond all memory", [](TensorView& x) { x.strides.row = std::int64_t{1} << 61; }},
+      {"row stride 8; on a device", [](TensorView& x) { x.strides.row = 8; }},
+      {"row stride 68; on a device", [](TensorView& x) { x.strides.row = 68; }},
+      {"head stride 24; on a device", [](TensorView& x) { x.strides.head = 24; }},
+      {"no multiple of 16 bytes",
+       [](TensorView& x) { x.data = static_cast<const char*>(x.data) + 4; }},
+  };
+  const auto says = [&](const DeviceMemory::LayerStep& step, const char* name, const char* what) {
+    const std::string said = refusal<DataError>([&] { memory.attend(0, step); });
+    INFO(said << " expected: " << what);
+    REQUIRE(mentions(said, std::string("attend: ") + name + " "));
+    REQUIRE(mentions(said, what));
+  };
+  for (const Fault& fault : of_all) {
+    DeviceMemory::LayerStep step = sound;
+    fault.spoil(step.q), says(step, "q", fault.says);
+    step = sound, fault.spoil(step.k), says(step, "k", fault.says);
+    step = sound, fault.spoil(step.v), says(step, "v", fault.says);
+    TensorView to = sound.out;
+    fault.spoil(to);
+    step = sound;
+    step.out = {to.data ? out.data() + (to.data == sound.out.data ? 0 : 1) : nullptr, to.dtype,
+                to.sizes, to.strides, to.memory};
+    says(step, "out", fault.says);
+  }
+  DeviceMemory::LayerStep step = sound;
+  step.out.strides.row = 72, says(step, "out", "packed");
+  step = sound, step.q.rotary = Rotary::after, says(step, "q", "before rotary embedding");
+  step = sound, step.k.rotary = Rotary::after, says(step, "k", "before rotary embedding");
+  for (const SurpriseView& wrong :
+       {SurpriseView{nullptr, 2, MemoryKind::cuda}, SurpriseView{zeros.data(), 1, MemoryKind::cuda},
+        SurpriseView{zeros.data(), 2}})
+    REQUIRE(mentions(refusal<DataError>([&] { memory.end_step(wrong); }), "end_step: surprise "));
+  REQUIRE(memory.open_tokens() == 2);
   REQUIRE_NOTHROW(memory.attend(0, sound));
-  REQUIRE_NOTHROW(memory.end_step(zeros.data()));
+  REQUIRE(mentions(refusal<DataError>([&] { memory.end_step(nullptr); }), "surprise is null"));
+  REQUIRE_NOTHROW(memory.end_step({zeros.data(), 2, MemoryKind::cuda}));
   REQUIRE_NOTHROW(memory.check());
+}
+
+TEST_CASE("what a kernel refuses is named by its field") {
+  EPISODIC_NEEDS_DEVICE();
+  const DeviceArray<float> zeros(std::vector<float>(64, 0.0f));
+  const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{0});
+  kernels::AppendParams p;
+  p.dtype = DType::float32;
+  p.n = p.n_kv_heads = 1;
+  p.head_dim = p.k_row_stride = p.v_row_stride = 8;
+  p.first_position = position.data();
+  p.v = zeros.data();
+  p.ring_rotated_key = p.ring_value = zeros.data();
+  p.ring_capacity = 1;
+  p.ring_head_stride = 8;
+  const auto said = [&] {
+    return refusal<DeviceError>(
+        [&] { device::check(kernels::append_window(p, nullptr), "appending keys and values", p); });
+  };
+  REQUIRE(mentions(said(), "appending keys and values: "));
+  REQUIRE(mentions(said(), "(cudaErrorInvalidValue): the kernel does not take its k"));
+  p.v_row_stride = 7;
+  REQUIRE(mentions(said(), "does not take its v_row_stride"));
 }
 
 TEST_CASE("device memory works on its own device, whichever is current") {
@@ -318,7 +379,7 @@ TEST_CASE("a device's memory ends behind the work that it has enqueued") {
     auto memory = std::make_unique<DeviceMemory>(config, shape, options, nullptr);
     for (std::int64_t first = 0; first < 96; first += 12) step(*memory, tokens, first, 12);
     memory->begin_step(12);
-    memory->attend(0, {dq.data(), dk.data(), dv.data(), 64, 32, 32, out.data()});
+    memory->attend(0, layer_step(*memory, dq.data(), dk.data(), dv.data(), out.data()));
     if (wait) memory->check();
     memory.reset();  // its events lie in page-locked memory, which attention may still read
     return out.host();

@@ -42,10 +42,10 @@ class Uploaded {
 
   void attend(DeviceMemory& memory, std::int64_t l, std::int64_t first) const {
     const auto layer = static_cast<std::size_t>(l);
-    memory.attend(l, {q_[layer].data() + first * q_width_ * element_,
-                      k_[layer].data() + first * kv_width_ * element_,
-                      v_[layer].data() + first * kv_width_ * element_, q_width_, kv_width_,
-                      kv_width_, out_[layer].data() + first * q_width_ * element_});
+    memory.attend(l, layer_step(memory, q_[layer].data() + first * q_width_ * element_,
+                                k_[layer].data() + first * kv_width_ * element_,
+                                v_[layer].data() + first * kv_width_ * element_,
+                                out_[layer].data() + first * q_width_ * element_));
   }
   void step(DeviceMemory& memory, std::int64_t first, std::int64_t n) const {
     memory.begin_step(n);
@@ -339,7 +339,7 @@ TEST_CASE("device memory takes its bytes once, and begins a step anew without a 
     std::vector<float> q = rows_of(other, &Token::q, 0, 0, 12),
                        k = rows_of(other, &Token::k, 0, 0, 12);
     const DeviceArray<float> dq(q), dk(k), out(q.size());
-    broken.attend(0, {dq.data(), dk.data(), dk.data(), 64, 32, 32, out.data()});
+    broken.attend(0, layer_step(broken, dq.data(), dk.data(), dk.data(), out.data()));
     REQUIRE_THROWS_AS(broken.end_step(out.data()), DataError);
     got = step(broken, tokens, first, 12);
   }
@@ -502,7 +502,7 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
                        k = rows_of(other, &Token::k, 0, 0, n);
     const DeviceArray<unsigned char> dq(episodic_test::stored(q, DType::float16)),
         dk(episodic_test::stored(k, DType::float16)), out(dq.size());
-    narrow.attend(0, {dq.data(), dk.data(), dk.data(), 64, 32, 32, out.data()});
+    narrow.attend(0, layer_step(narrow, dq.data(), dk.data(), dk.data(), out.data()));
     for (auto& rows : step(narrow, tokens, first, n)) got.push_back(std::move(rows));
     first += n;
   }
@@ -551,7 +551,7 @@ TEST_CASE("device memory neither allocates nor waits in a step, wherever events 
     for (int i = 0; i < steps; ++i) {
       memory.begin_step(n);
       for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)
-        memory.attend(l, {rows.data(), rows.data(), rows.data(), 64, 32, 32, out.data()});
+        memory.attend(l, layer_step(memory, rows.data(), rows.data(), rows.data(), out.data()));
       const std::int64_t in_layers = emulator::calls().launches;
       memory.end_step(surprise.data());
       launches.of_ends += emulator::calls().launches - in_layers;
@@ -636,7 +636,7 @@ TEST_CASE("device memory changes its stream between steps and within one, to the
   REQUIRE(memory.open_tokens() == 12);
   REQUIRE(cudaStreamBeginCapture(b, cudaStreamCaptureModeRelaxed) == cudaSuccess);
   memory.use_stream(b);  // the same: leaves no mark in the capture
-  memory.attend(0, {rows.data(), rows.data(), rows.data(), 64, 32, 32, out.data()});
+  memory.attend(0, layer_step(memory, rows.data(), rows.data(), rows.data(), out.data()));
   cudaGraph_t graph = nullptr;
   REQUIRE(cudaStreamEndCapture(b, &graph) == cudaSuccess);
   REQUIRE(out.host() == std::vector<float>(12 * 64, -7.0f));

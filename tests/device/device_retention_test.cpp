@@ -132,9 +132,7 @@ TEST_CASE("what a step that is begun anew has attended is not received") {
     std::vector<float> q = rows_of(tokens, &Token::v, 0, 12 * i, 12);  // others, in one layer
     q.resize(static_cast<std::size_t>(12 * shape.n_heads * shape.head_dim), 0.5f);
     const DeviceArray<float> rows(q), out(q.size());
-    disturbed.attend(
-        0, {rows.data(), rows.data(), rows.data(), shape.n_heads * shape.head_dim,
-            shape.n_kv_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim, out.data()});
+    disturbed.attend(0, layer_step(disturbed, rows.data(), rows.data(), rows.data(), out.data()));
     REQUIRE(step(disturbed, tokens, 12 * i, 12) == step(plain, tokens, 12 * i, 12));
   }
   REQUIRE(plain.forgotten().size() > 3);
@@ -224,7 +222,7 @@ TEST_CASE(
   EPISODIC_NEEDS_DEVICE();
 #if defined(EPISODIC_EMULATED_CUDA)
   const MemoryShape shape = shape_of();
-  const std::int64_t q_row = shape.n_heads * shape.head_dim, k_row = q_row / 2;
+  const std::int64_t q_row = shape.n_heads * shape.head_dim;
   const std::vector<Token> tokens = driver::random_tokens(shape, 300, 38);
   const DeviceMemoryOptions options{DType::bfloat16, 300};
   const DeviceArray<unsigned char> rows(
@@ -240,7 +238,7 @@ TEST_CASE(
     if (!may_wait) REQUIRE(emulator::calls().synchronisations == 0);
     const std::int64_t waits = emulator::calls().synchronisations;
     for (std::int64_t l = 0; l < shape.n_layers; ++l)
-      memory.attend(l, {rows.data(), rows.data(), rows.data(), q_row, k_row, k_row, out.data()});
+      memory.attend(l, layer_step(memory, rows.data(), rows.data(), rows.data(), out.data()));
     memory.end_step(surprise.data());
     REQUIRE(emulator::calls().synchronisations == waits);
     REQUIRE(emulator::calls().allocations == 0);

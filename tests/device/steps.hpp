@@ -40,6 +40,22 @@ inline std::vector<float> rows_of(const std::vector<Token>& tokens,
   return rows;
 }
 
+/// A layer's part of a step of n tokens, whose arrays are packed and on the device.
+inline DeviceMemory::LayerStep layer_step(const MemoryShape& s, DType dtype, std::int64_t n,
+                                          const void* q, const void* k, const void* v, void* out) {
+  const TensorSizes wide{n, s.n_heads, s.head_dim}, narrow{n, s.n_kv_heads, s.head_dim};
+  return {{q, dtype, wide, MemoryKind::cuda},
+          {k, dtype, narrow, MemoryKind::cuda},
+          {v, dtype, narrow, MemoryKind::cuda},
+          {out, dtype, wide, MemoryKind::cuda}};
+}
+
+/// The same of the step that is open.
+inline DeviceMemory::LayerStep layer_step(const DeviceMemory& memory, const void* q, const void* k,
+                                          const void* v, void* out) {
+  return layer_step(memory.shape(), memory.options().dtype, memory.open_tokens(), q, k, v, out);
+}
+
 /// One step on the device. \return outputs per layer
 inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vector<Token>& tokens,
                                             std::int64_t first, std::int64_t n) {
@@ -53,8 +69,7 @@ inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vec
     std::vector<float> v = rows_of(tokens, &Token::v, l, first, n);
     const DeviceArray<unsigned char> dq(episodic_test::stored(q, dtype)),
         dk(episodic_test::stored(k, dtype)), dv(episodic_test::stored(v, dtype)), dout(dq.size());
-    memory.attend(l, {dq.data(), dk.data(), dv.data(), s.n_heads * s.head_dim,
-                      s.n_kv_heads * s.head_dim, s.n_kv_heads * s.head_dim, dout.data()});
+    memory.attend(l, layer_step(memory, dq.data(), dk.data(), dv.data(), dout.data()));
     out.push_back(episodic_test::floats(dout.host(), dtype));
   }
   std::vector<float> surprise;

@@ -170,8 +170,10 @@ at::Tensor direct_step(DeviceMemory& memory, const Sequence& s, std::int64_t fir
     };
     const DeviceArray<unsigned char> q(part(s.q)), k(part(s.k)), v(part(s.v)), o(q.size());
     const std::int64_t width = shape.head_dim;
-    memory.attend(l, {q.data(), k.data(), v.data(), shape.n_heads * width, shape.n_kv_heads * width,
-                      shape.n_kv_heads * width, o.data()});
+    const TensorSizes wide{n, shape.n_heads, width}, narrow{n, shape.n_kv_heads, width};
+    memory.attend(
+        l, {q.data(), dtype, wide, MemoryKind::cuda}, {k.data(), dtype, narrow, MemoryKind::cuda},
+        {v.data(), dtype, narrow, MemoryKind::cuda}, {o.data(), dtype, wide, MemoryKind::cuda});
     at::Tensor host = at::empty({n, shape.n_heads * width}, at::dtype(torch_type(dtype)));
     const std::vector<unsigned char> bytes = o.host();
     std::copy(bytes.begin(), bytes.end(), static_cast<unsigned char*>(host.mutable_data_ptr()));

@@ -117,9 +117,10 @@ void run_reweighted(const Case& test) {
   all.compute(table, 0, start + n);
   fixed.compute_fixed(table, n_local);
   Floats rotated(k.size()), relative(q.size()), same(q.size());
-  rotate(table, all.rows(), start + n, kv_heads, d, k.data(), rotated.data());
+  rotate(table, all.rows(), {k.data(), {start + n, kv_heads, d}},
+         {rotated.data(), {start + n, kv_heads, d}});
   AttendWorkspace workspace;
-  rotate_queries(table, all.rows(start, n), fixed.rows(), n, heads, d, q.data(),
+  rotate_queries(table, all.rows(start, n), fixed.rows(), {q.data(), {n, heads, d}},
                  {relative.data(), same.data(), nullptr}, workspace);
 
   std::vector<KvSegment> list;
@@ -148,7 +149,8 @@ void run_reweighted(const Case& test) {
   const std::span<const KvSegment> lists[] = {list};
   Floats out(q.size()), mass(static_cast<std::size_t>(n * heads));
   AttendOutput output;
-  output.out = out.data();
+  const TensorSizes sizes{n, heads, d};
+  output.out = {out.data(), sizes};
   output.weighted_mass = mass.data();
   attend({.n_queries = n,
           .n_heads = heads,
@@ -156,7 +158,7 @@ void run_reweighted(const Case& test) {
           .head_dim = d,
           .first_position = start,
           .n_local = n_local},
-         {relative.data(), same.data(), lists}, output, workspace);
+         {{relative.data(), sizes}, {same.data(), sizes}, lists}, output, workspace);
   print("present", numbers);
   print("~score", score);
   print("~out", out);

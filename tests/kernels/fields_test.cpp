@@ -24,8 +24,10 @@
 #include "kernels/residency.hpp"
 #include "kernels/reweight.hpp"
 #include "kernels/rows.hpp"
+#include "kernels/state.hpp"
 #include "kernels/surprise.hpp"
 #include "kernels/threshold.hpp"
+#include "kernels/turn_back.hpp"
 #include "kernels/window.hpp"
 
 namespace {
@@ -265,6 +267,54 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
        WRONG(C, steps, nullptr), WRONG(C, counts, nullptr), WRONG(C, total, nullptr),
        WRONG(C, total, odd<unsigned long long>())},
       count_recalls);
+  using G = MergeStatesParams;
+  G merge;
+  merge.n_rows = 5;
+  merge.value_dim = 8;
+  merge.out = merge.lse = merge.maybe_weighted_mass = some<float>();
+  merge.part_out = merge.part_lse = merge.maybe_part_weighted_mass = some<float>();
+  each_is_named<G>(
+      merge,
+      {WRONG(G, n_rows, -1), WRONG(G, value_dim, kHuge), WRONG(G, value_dim, -1),
+       WRONG(G, out, nullptr), WRONG(G, out, odd<float>()), WRONG(G, lse, nullptr),
+       WRONG(G, lse, odd<float>()), WRONG(G, maybe_weighted_mass, odd<float>()),
+       WRONG(G, part_out, nullptr), WRONG(G, part_out, odd<float>()), WRONG(G, part_lse, nullptr),
+       WRONG(G, part_lse, odd<float>()), WRONG(G, maybe_part_weighted_mass, nullptr),
+       WRONG(G, maybe_part_weighted_mass, odd<float>())},
+      merge_states);
+  using T = TurnBackParams;
+  each_is_named<T>(
+      T{DType::bfloat16, 3, 2, 16, 8, false, some(), 32, some<float>(), some<float>(), 1.5, some()},
+      {WRONG(T, dtype, DType::fp8),
+       WRONG(T, n, -1),
+       WRONG(T, n, kHuge),
+       WRONG(T, n_heads, 0),
+       WRONG(T, head_dim, 0),
+       WRONG(T, head_dim, kHuge),
+       WRONG(T, rotary_dim, 0),
+       WRONG(T, rotary_dim, 7),
+       WRONG(T, rotary_dim, 18),
+       WRONG(T, row_stride, 31),
+       WRONG(T, row_stride, kHuge),
+       WRONG(T, attention_factor, 0.0),
+       WRONG(T, attention_factor, std::numeric_limits<double>::infinity()),
+       WRONG(T, x, nullptr),
+       WRONG(T, x, odd()),
+       WRONG(T, cos, nullptr),
+       WRONG(T, cos, odd<float>()),
+       WRONG(T, sin, nullptr),
+       WRONG(T, sin, odd<float>()),
+       WRONG(T, y, nullptr),
+       WRONG(T, y, odd())},
+      turn_back);
+  using Z = RescaleSumsParams;
+  each_is_named<Z>(Z{4, 3, 2, some<float>(), some<float>(), some<float>(), some<double>()},
+                   {WRONG(Z, n_heads, -1), WRONG(Z, n_keys, kHuge), WRONG(Z, n_events, -1),
+                    WRONG(Z, part_lse, nullptr), WRONG(Z, part_lse, odd<float>()),
+                    WRONG(Z, whole_lse, nullptr), WRONG(Z, whole_lse, odd<float>()),
+                    WRONG(Z, maybe_sums, nullptr), WRONG(Z, maybe_sums, odd<float>()),
+                    WRONG(Z, maybe_masses, nullptr), WRONG(Z, maybe_masses, odd<double>())},
+                   rescale_sums);
   using R = RowsParams;
   const std::vector<Wrong<R>> rows{WRONG(R, dtype, DType::int8),
                                    WRONG(R, n_kv_heads, 0),

@@ -22,8 +22,10 @@
 #include "kernels/residency.cuh"
 #include "kernels/reweight.cuh"
 #include "kernels/rows.cuh"
+#include "kernels/state.cuh"
 #include "kernels/surprise.cuh"
 #include "kernels/threshold.cuh"
+#include "kernels/turn_back.cuh"
 #include "kernels/window.cuh"
 
 using namespace episodic::kernels;
@@ -94,9 +96,12 @@ int main() {
   print("ScoreEventsKernel", kEventScoreThreads, kMostScoredWidth * sizeof(float));
   print("RecallTopKernel", kRecallTopThreads);
   print("RowsKernel", kRowsThreads);
+  for (const char* kernel : {"MergeStatesKernel", "RescaleSumsKernel"})
+    print(kernel, kMergeStateThreads);
   print("SurpriseKernel", kSurpriseThreads);
   print("SurprisePieceKernel", kSurpriseThreads);
   print("ThresholdKernel", kThresholdThreads);
+  print("TurnBackKernel", kTurnBackThreads);
   for (const char* kernel :
        {"AppendWindowKernel", "RotaryAnglesKernel", "SumQueriesKernel", "TurnMeanKernel"})
     print(kernel, kWindowThreads);

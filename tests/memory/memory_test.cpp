@@ -4,6 +4,7 @@
 #include "support/test.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <stdexcept>
 
@@ -383,16 +384,17 @@ TEST_CASE("attend reads a fused projection where it lies, and writes outputs of 
           std::vector<std::uint16_t> narrow;
           if (dtype != DType::float32)
             std::transform(wide.begin(), wide.end(), std::back_inserter(narrow), to_bits);
-          const auto part = [&](std::int64_t first) {
+          const auto part = [&](std::int64_t first, std::int64_t heads) {
             const void* data = narrow.empty() ? static_cast<const void*>(wide.data() + first)
                                               : static_cast<const void*>(narrow.data() + first);
-            return HeadRows(data, dtype, row, d);
+            return TensorView(data, dtype, {n, heads, d}, {row, d});
           };
           std::vector<float> out(static_cast<std::size_t>(n * out_row), kOthers);
           std::vector<std::uint16_t> out_bits(out.size(), to_bits(kOthers));
           void* to =
               narrow.empty() ? static_cast<void*>(out.data()) : static_cast<void*>(out_bits.data());
-          memory.attend(l, part(0), part(H * d), part((H + G) * d), {to, dtype, out_row, d});
+          memory.attend(l, part(0, H), part(H * d, G), part((H + G) * d, G),
+                        {to, dtype, {n, H, d}, {out_row, d}});
           for (std::int64_t i = 0; i < n; ++i)
             for (std::int64_t x = 0; x < out_row; ++x) {
               const auto e = static_cast<std::size_t>(i * out_row + x);
@@ -445,33 +447,83 @@ TEST_CASE("rows that cannot be read or written are refused by name, and the step
   EpisodicMemory memory(small_config(), s);
   std::vector<float> q(static_cast<std::size_t>(2 * s.n_heads * s.head_dim)), out = q;
   std::vector<float> k(static_cast<std::size_t>(2 * s.n_kv_heads * s.head_dim)), v = k;
-  const HeadRows good[] = {q.data(), k.data(), v.data()};
-  const HeadRows bad[] = {
-      nullptr, {q.data(), DType::int8, 80, 10}, {q.data(), DType::float32, -80, 10}};
-  const char* const says[] = {" is null", " is int8", "row_stride -80"};
+  const TensorSizes wide{2, s.n_heads, s.head_dim}, narrow{2, s.n_kv_heads, s.head_dim};
+  const TensorView good[] = {{q.data(), wide}, {k.data(), narrow}, {v.data(), narrow}};
+  const MutableTensorView to(out.data(), wide);
+  // What is wrong with a view, and what must be said of it.
+  struct Fault {
+    const char* says;
+    std::function<void(TensorView&)> spoil;
+  };
+  const std::int64_t far = std::int64_t{1} << 56, most = std::numeric_limits<std::int64_t>::max();
+  const std::vector<Fault> faults = {
+      {" is null", [](TensorView& x) { x.data = nullptr; }},
+      {" is int8", [](TensorView& x) { x.dtype = DType::int8; }},
+      {" is fp8", [](TensorView& x) { x.dtype = DType::fp8; }},
+      {" lies in CUDA memory", [](TensorView& x) { x.memory = MemoryKind::cuda; }},
+      {" is [3, ", [](TensorView& x) { x.sizes.n = 3; }},
+      {" is [0, ", [](TensorView& x) { x.sizes.n = 0; }},
+      {", must be [2, ", [](TensorView& x) { x.sizes.heads = 1; }},
+      {", must be [2, ", [](TensorView& x) { x.sizes.heads = -1; }},
+      {", must be [2, ", [](TensorView& x) { x.sizes.dim = 11; }},
+      {"row stride -80", [](TensorView& x) { x.strides.row = -80; }},
+      {"head stride -1", [](TensorView& x) { x.strides.head = -1; }},
+      {"beyond all memory", [&](TensorView& x) { x.strides.row = far; }},
+      {"beyond all memory",
+       [&](TensorView& x) {
+         x.strides = {most, most};
+       }},
+      {"beyond all memory", [&](TensorView& x) { x.strides.head = far; }}};
   memory.begin_step(2);
   for (std::size_t which = 0; which < 3; ++which)
-    for (std::size_t how = 0; how < 3; ++how) {
-      const auto row = [&](std::size_t i) { return i == which ? bad[how] : good[i]; };
+    for (const Fault& fault : faults) {
+      TensorView views[] = {good[0], good[1], good[2]};
+      fault.spoil(views[which]);
       const std::string said =
-          refusal<DataError>([&] { memory.attend(0, row(0), row(1), row(2), out.data()); });
-      INFO(said);
-      CHECK(mentions(said, std::string("attend: ") + "qkv"[which]));
-      CHECK(mentions(said, says[how]));
+          refusal<DataError>([&] { memory.attend(0, views[0], views[1], views[2], to); });
+      INFO(said << " expected:" << fault.says);
+      CHECK(mentions(said, std::string("attend: ") + "qkv"[which] + " "));
+      CHECK(mentions(said, fault.says));
+      CHECK(said.find('\n') == std::string::npos);
     }
-  const std::string said = refusal<DataError>([&] {
-    memory.attend(0, q.data(), k.data(), v.data(),
-                  {out.data(), DType::float32, s.head_dim, s.head_dim});
-  });
-  INFO(said);
-  CHECK(mentions(said, "attend: out"));
-  CHECK(mentions(said, "overlap"));
+  for (const Fault& fault : faults) {
+    TensorView spoilt = to;
+    fault.spoil(spoilt);
+    MutableTensorView x(spoilt.data ? out.data() : nullptr, spoilt.dtype, spoilt.sizes,
+                        spoilt.strides, spoilt.memory);
+    const std::string said =
+        refusal<DataError>([&] { memory.attend(0, good[0], good[1], good[2], x); });
+    INFO(said << " expected:" << fault.says);
+    CHECK(mentions(said, "attend: out "));
+    CHECK(mentions(said, fault.says));
+  }
+  for (const TensorStrides strides : {TensorStrides{s.head_dim, s.head_dim},
+                                      {0, s.head_dim},
+                                      {s.n_heads * s.head_dim, 0},
+                                      {s.n_heads * s.head_dim - 1, s.head_dim},
+                                      {s.head_dim - 1, 2 * s.head_dim - 1}}) {
+    const std::string said = refusal<DataError>([&] {
+      memory.attend(0, good[0], good[1], good[2], {out.data(), DType::float32, wide, strides});
+    });
+    INFO(said);
+    CHECK(mentions(said, "attend: out has "));
+    CHECK(mentions(said, "overlap"));
+  }
   // a number that is none is found behind strides too
   q[static_cast<std::size_t>(s.head_dim) + 3] = std::numeric_limits<float>::infinity();
-  const HeadRows by_head(q.data(), DType::float32, s.head_dim, 2 * s.head_dim);  // [H, n, d]
-  CHECK(mentions(
-      refusal<DataError>([&] { memory.attend(0, by_head, k.data(), v.data(), out.data()); }),
-      "q of token 1 in layer 0 holds inf"));
+  const TensorView by_head(q.data(), DType::float32, wide, {s.head_dim, 2 * s.head_dim});
+  CHECK(mentions(refusal<DataError>([&] { memory.attend(0, by_head, good[1], good[2], to); }),
+                 "q of token 1 in layer 0 holds inf"));
+  // and the step goes on, with one row for all tokens and one for all heads
+  q.assign(q.size(), 0.5f);
+  CHECK(memory.tokens() == 0);
+  for (std::int64_t l = 0; l < s.n_layers; ++l)
+    memory.attend(l, {q.data(), DType::float32, wide, {0, 0}}, good[1], good[2], to);
+  for (const SurpriseView& wrong : {SurpriseView{nullptr, 2}, SurpriseView{out.data(), 1},
+                                    SurpriseView{out.data(), 2, MemoryKind::cuda}})
+    CHECK(mentions(refusal<DataError>([&] { memory.end_step(wrong); }), "end_step: surprise "));
+  memory.end_step(SurpriseView{out.data(), 2});
+  CHECK(memory.tokens() == 2);
 }
 
 TEST_CASE("several tokens at once recall, wherever they come, and so does a prompt's last",

@@ -12,6 +12,7 @@
 #include "driver.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/plan.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"

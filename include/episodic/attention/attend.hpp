@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "episodic/attention/head_rows.hpp"
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/tensor_view.hpp"
 
 namespace episodic {
 
@@ -24,11 +24,16 @@ struct AttendShape {
   float scale = 0.0f;               ///< of the dot products; 0 = 1 / sqrt(d)
   float softcap = 0.0f;  ///< cap > 0: scores are cap * tanh(scale * q . k / cap); 0: as they are
   std::int64_t value_dim = 0;  ///< e, channels of values and outputs, any positive number; 0: d
+
+  TensorSizes of_queries() const { return {n_queries, n_heads, head_dim}; }
+  TensorSizes of_outputs() const {
+    return {n_queries, n_heads, value_dim == 0 ? head_dim : value_dim};
+  }
 };
 
 struct AttendInput {
-  HeadRows q_relative;  ///< [n, H, d] rotated by each query's position; null without local keys
-  HeadRows q_fixed;     ///< [n, H, d] rotated by angle index n_local - 1; null without far keys
+  TensorView q_relative;  ///< [n, H, d] rotated by each query's position; null without local keys
+  TensorView q_fixed;     ///< [n, H, d] rotated by angle index n_local - 1; null without far keys
   /// L lists, L a divisor of G: list l is what the l-th group of G / L consecutive kv heads reads.
   /// One list serves all heads; G lists are recall per head (HEM 2.4). A segment's `first_head`
   /// says which heads it holds; a segment of all heads may stand in every list.
@@ -42,9 +47,9 @@ struct AttendInput {
 };
 
 struct AttendOutput {
-  MutableHeadRows out;   ///< [n, H, e], written; zeros where a query sees no key
-  float* lse = nullptr;  ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
-                         ///< key is seen
+  MutableTensorView out;  ///< [n, H, e], written; zeros where a query sees no key
+  float* lse = nullptr;   ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
+                          ///< key is seen
   /// For each *relative* segment of each list, list by list in their order: a [length, H / L] array
   /// to which the probabilities that its keys received from the list's query heads, summed over the
   /// n queries, are **added**; or empty. Probabilities are those of the joint softmax, before value
@@ -90,7 +95,8 @@ class AttendWorkspace {
 /// instruction set is chosen at run time (AVX-512, AVX2, portable). Results do not depend on the
 /// number of threads, and are equal to the bit from run to run on one machine.
 ///
-/// \throws DataError naming the parameter for a wrong shape, stride or unsupported dtype.
+/// \throws DataError naming the parameter for a wrong shape, stride, memory or unsupported dtype:
+///         nothing is written then.
 void attend(const AttendShape& shape, const AttendInput& input, const AttendOutput& output,
             AttendWorkspace& workspace);
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "episodic/attention/attend.hpp"
-#include "episodic/attention/head_rows.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/tensor_view.hpp"
 
 namespace episodic {
 
@@ -60,6 +60,11 @@ struct RotaryAngles {
   /// The same query, so scaled, is what recall compares with representatives, which are unrotated.
   void compute_fixed(const RotaryTable& table, std::int64_t n_local);
 
+  /// The angles that turn back what `compute` turns: of -position, divided by the attention factor.
+  /// rotate(table, back, rotate(table, angles, x)) is x but for the rounding of both.
+  /// \throws DataError also for an attention factor that nothing turns back: 0, or not finite
+  void compute_back(const RotaryTable& table, std::int64_t first, std::int64_t n);
+
   AngleRows rows() const { return {cos.data(), sin.data(), n, half}; }
   /// Rows [begin, begin + count): of a part of the positions.
   AngleRows rows(std::int64_t begin, std::int64_t count) const {
@@ -68,15 +73,19 @@ struct RotaryAngles {
 
  private:
   void fill(const RotaryTable& table, std::int64_t first, std::int64_t count, double factor);
+  void fill_checked(const char* name, const RotaryTable& table, std::int64_t first,
+                    std::int64_t count, double factor);
 };
 
 /// y[i, h, :] = x[i, h, :] rotated by the angles of row i (row 0 for all i if there is one row), in
 /// the dtype of y: queries out of a fused projection, or keys into the memory's window. x and y do
-/// not overlap, or are the same rows of float32. Allocates nothing for head_dim up to 1024.
-/// \throws DataError for angles of another table or number of rows, null data, codes, or rows of y
-///         that overlap.
-void rotate(const RotaryTable& table, const AngleRows& angles, std::int64_t n, std::int64_t heads,
-            std::int64_t head_dim, const HeadRows& x, const MutableHeadRows& y);
+/// not overlap, or are the same rows of float32. Both have the same sizes; what they say of rotary
+/// embedding is not read. Allocates nothing for head_dim up to 1024.
+/// \throws DataError for angles of another table or number of rows, other sizes of y, null data,
+///         codes, memory that is not the host's, strides that no memory has, or rows of y that
+///         overlap: nothing is written then
+void rotate(const RotaryTable& table, const AngleRows& angles, const TensorView& x,
+            const MutableTensorView& y);
 
 /// The same for float32 with element strides between tokens and between heads.
 void rotate(const RotaryTable& table, const RotaryAngles& angles, std::int64_t n,
@@ -85,7 +94,8 @@ void rotate(const RotaryTable& table, const RotaryAngles& angles, std::int64_t n
 
 /// What attention and recall need of a step's queries.
 struct RotatedQueries {
-  float* relative = nullptr;  ///< [n, heads, head_dim], query i rotated by row i of the positions
+  float* relative = nullptr;  ///< [n, heads, head_dim], query i rotated by row i of the positions;
+                              ///< as they are if they come rotated
   float* fixed = nullptr;     ///< [n, heads, head_dim], all rotated by the one fixed row; or null
   float* mean = nullptr;      ///< [heads * head_dim], mean over the n rows of `fixed` (EM 3.4); or
                               ///< null. Needs `fixed`
@@ -94,12 +104,15 @@ struct RotatedQueries {
 /// All three in one pass over q. The mean is summed in double in order of the queries, so it does
 /// not depend on the number of threads.
 /// \param position n rows of angles; fixed: one row (`compute_fixed`), read if out.fixed is given
+/// \param q [n, heads, head_dim] before or after rotary embedding, as it says
 /// \param workspace scratch for the sums
-/// \return whether all of q is finite. If not, what is not has spread over its pair and its mean
+/// \param back n rows of angles (`compute_back`), read if q comes rotated and out.fixed is given
+/// \return whether all of q is finite, and turned back too. If not, what is not has spread over its
+///         pair and its mean
 /// \throws DataError as `rotate`, and for a mean without `fixed`
 bool rotate_queries(const RotaryTable& table, const AngleRows& position, const AngleRows& fixed,
-                    std::int64_t n, std::int64_t heads, std::int64_t head_dim, const HeadRows& q,
-                    const RotatedQueries& out, AttendWorkspace& workspace);
+                    const TensorView& q, const RotatedQueries& out, AttendWorkspace& workspace,
+                    const AngleRows& back = {});
 
 }  // namespace episodic
 

@@ -6,8 +6,9 @@
 /// of the online softmax (Milakov and Gimelshein, 2018).
 ///
 /// \code
-/// attend(shape, first_half, {.out = a.data(), .lse = a_lse.data()}, workspace);
-/// attend(shape, second_half, {.out = b.data(), .lse = b_lse.data()}, workspace);
+/// const TensorSizes sizes = shape.of_outputs();
+/// attend(shape, first_half, {.out = {a.data(), sizes}, .lse = a_lse.data()}, workspace);
+/// attend(shape, second_half, {.out = {b.data(), sizes}, .lse = b_lse.data()}, workspace);
 /// merge_states({rows, d, a.data(), a_lse.data()}, {rows, d, b.data(), b_lse.data()});
 /// // a is now attention over both halves
 /// \endcode

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `DeviceMemory`: one sequence's episodic memory on a CUDA device (EM 3), on plain device
-/// pointers. The twin of `EpisodicMemory`; torch-free. In builds with CUDA.
+/// `DeviceMemory`: one sequence's episodic memory on a CUDA device (EM 3), on views of device
+/// memory. The twin of `EpisodicMemory`; torch-free. In builds with CUDA.
 
 #include <cstdint>
 #include <exception>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/tensor_view.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/timeline/step_kind.hpp"
 
@@ -44,6 +45,9 @@ struct DeviceMemoryOptions {
   /// and values above all. A sequence whose events are shorter comes to device_bytes before
   /// max_tokens: begin_step then throws BudgetError. 0: min_block, with which none does.
   std::int64_t event_tokens = 0;
+  /// Whether queries and keys may come after rotary embedding: a step then has room to turn them
+  /// back, chunk (H + G) d elements.
+  bool turns_back = false;
 };
 
 /// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
@@ -68,7 +72,7 @@ struct DeviceMemoryBytes {
 /// One sequence's memory on the current device. Drive it step by step, as an EpisodicMemory:
 ///
 ///     memory.begin_step(n);
-///     for (layer ...) memory.attend(layer, {q, k, v, out, ...});   // in order, each layer once
+///     for (layer ...) memory.attend(layer, q, k, v, out);   // in order, each layer once
 ///     memory.end_step(surprise);
 ///
 /// Tiers: if everything fits device_bytes (0: no bound), all events are at home in device memory.
@@ -126,14 +130,15 @@ class DeviceMemory final : public SequenceMemory {
   ///         be begun again, when there is room or with fewer tokens
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
-  /// One layer's part of a step: rows of `dtype` in device memory, aligned to 16 bytes, strides in
-  /// elements and multiples of 8. Queries and keys are unrotated.
+  MemoryKind memory_kind() const override { return MemoryKind::cuda; }
+
+  /// One layer's part of a step: views of `dtype` in device memory, aligned to 16 bytes. The heads
+  /// of a token lie side by side (stride d), tokens at multiples of 8 elements, apart. Queries and
+  /// keys come before rotary embedding, or after it where options.turns_back says so.
   struct LayerStep {
-    const void* q = nullptr;  ///< [n, H, d]
-    const void* k = nullptr;  ///< [n, G, d]
-    const void* v = nullptr;
-    std::int64_t q_row_stride = 0, k_row_stride = 0, v_row_stride = 0;
-    void* out = nullptr;  ///< [n, H, d] packed, written
+    TensorView q;           ///< [n, H, d]
+    TensorView k, v;        ///< [n, G, d]
+    MutableTensorView out;  ///< [n, H, d] packed, written; overlaps none of the others
     /// Of the dot products, > 0, in place of the shape's; 0: as the shape says. For a model whose
     /// scores are scaled in another way: the host's decoder scales its queries instead.
     float scale = 0.0f;
@@ -145,9 +150,14 @@ class DeviceMemory final : public SequenceMemory {
   /// step of one token: where they belong. Call it right before that kernel, and `attend` behind
   /// it.
   device::HeadPlace head_place(std::int64_t layer);
-  /// \throws of the last layer, with a disk tier, FileError if events could not be read: the step
-  /// is not made, of none in a batch, and may be begun anew
+  /// \throws DataError naming the parameter, before anything is enqueued, for a view that
+  ///         SequenceMemory refuses, of another dtype, that lies otherwise than LayerStep says, or
+  ///         that comes after rotary embedding in a memory that does not turn it back; of the last
+  ///         layer, with a disk tier, FileError if events could not be read: the step is not made,
+  ///         of none in a batch, and may be begun anew
   void attend(std::int64_t layer, const LayerStep& step);
+  void attend(std::int64_t layer, const TensorView& q, const TensorView& k, const TensorView& v,
+              const MutableTensorView& out) override;
 
   // -- several sequences in one step ------------------------------------------------------------
   // Memories on one stream, each in an open step of its own. Neighbours in the list whose shapes
@@ -176,10 +186,12 @@ class DeviceMemory final : public SequenceMemory {
   };
   static std::vector<std::exception_ptr> end_step_batch(std::span<const EndOfStep> steps);
 
-  /// \param surprise [n] of the step's tokens, nats, device memory; that of token 0 is ignored
-  /// \throws with a disk tier BudgetError, DiskFullError, FileError if the step's events cannot be
-  /// kept: the step is taken back and still open, as on the host; it may be ended again, when there
-  /// is room, or begun anew
+  /// \param surprise of the step's tokens, device memory; that of token 0 is ignored
+  /// \throws DataError as SequenceMemory; with a disk tier BudgetError, DiskFullError, FileError if
+  /// the step's events cannot be kept: the step is taken back and still open, as on the host; it
+  /// may be ended again, when there is room, or begun anew
+  void end_step(const SurpriseView& surprise) override;
+  /// \param surprise [n] nats, device memory
   void end_step(const float* surprise);
 
   // -- steps as graphs --------------------------------------------------------------------------

@@ -54,6 +54,7 @@ class TorchDeviceMemory final : public SequenceMemory {
   TorchDeviceMemory(const TorchDeviceMemory&) = delete;
   TorchDeviceMemory& operator=(const TorchDeviceMemory&) = delete;
 
+  MemoryKind memory_kind() const override { return MemoryKind::cuda; }
   /// As DeviceMemory::begin_step.
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
@@ -67,6 +68,10 @@ class TorchDeviceMemory final : public SequenceMemory {
   /// \throws DataError naming the tensor that is of another shape, dtype or device
   at::Tensor attend(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
                     const at::Tensor& v);
+  /// As DeviceMemory::attend: views of the device's memory, such as a tensor's, read where they
+  /// lie.
+  void attend(std::int64_t layer, const TensorView& q, const TensorView& k, const TensorView& v,
+              const MutableTensorView& out) override;
 
   /// Ends the step (EM 3.2): surprise in float32, boundaries, events.
   /// \param ids [n] the step's tokens, on the host or int64 on the memory's device; one that is not
@@ -77,6 +82,9 @@ class TorchDeviceMemory final : public SequenceMemory {
   /// \throws DataError naming what is of another shape, dtype or device; what DeviceMemory throws
   void end_step(std::span<const std::int64_t> ids, const at::Tensor& logits);
   void end_step(const at::Tensor& ids, const at::Tensor& logits);
+  /// The same by a surprise on the memory's device. Every step of a sequence ends so, or every one
+  /// by its logits.
+  void end_step(const SurpriseView& surprise) override;
 
   /// After `run` has restored or loaded the memory: the logits that follow its last token, from
   /// which the next step's first surprise comes.

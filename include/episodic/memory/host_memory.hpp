@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "episodic/attention/head_rows.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/tensor_view.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/sequence_memory.hpp"
@@ -55,16 +55,23 @@ class HostMemory : public SequenceMemory {
   /// last token of a prompt decides what the answer recalls (EM 3.4): feed it as `prompt`.
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
-  /// One layer of the step. Each of the four is a pointer to packed float32, or rows of float32,
-  /// bfloat16 or float16 where they lie, with strides: the parts of a fused projection. Rows of 16
-  /// bits give what the same numbers in float32 give.
-  /// \param q [n, H, d], k, v [n, G, d] before rotary embedding
+  MemoryKind memory_kind() const override { return MemoryKind::host; }
+
+  /// One layer of the step. Each of the four is float32, bfloat16 or float16 where it lies, with
+  /// strides: the parts of a fused projection. Rows of 16 bits give what the same numbers in
+  /// float32 give. \param q [n, H, d], k, v [n, G, d]; q and k before rotary embedding, or after it
+  /// and marked so:
+  ///        they are then turned back, in float32, by angles in float64
   /// \param out [n, H, d], written; its rows may be those of q
-  /// \throws DataError naming layer and token for a NaN or an infinity in q, k or v, naming the
-  ///         parameter for null data, codes, negative strides, or rows of `out` that overlap;
-  ///         FileError for a damaged event. The step may then be begun anew
-  void attend(std::int64_t layer, const HeadRows& q, const HeadRows& k, const HeadRows& v,
-              const MutableHeadRows& out);
+  /// \throws DataError naming the parameter for a view that SequenceMemory refuses; naming layer
+  /// and
+  ///         token for a NaN or an infinity in q, k or v; FileError for a damaged event. The step
+  ///         may then be begun anew
+  void attend(std::int64_t layer, const TensorView& q, const TensorView& k, const TensorView& v,
+              const MutableTensorView& out) override;
+  /// The same of packed rows of float32 before rotary embedding, whose sizes follow from the step
+  /// that is open.
+  void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);
 
   /// Ends the step: surprise, boundaries, refinement, closing of events.
   /// \param ids [n] tokens of the step
@@ -78,7 +85,9 @@ class HostMemory : public SequenceMemory {
   /// \throws DataError also for lengths that do not fit the step
   void end_step(const std::int64_t* ids, const StepSurprise& step);
 
-  /// The same with the surprise given by the caller ([n] nats; that of token 0 is ignored).
+  /// The same with the surprise given by the caller, on the host; that of token 0 is ignored.
+  void end_step(const SurpriseView& surprise) override;
+  /// \param surprise [n] nats
   void end_step(const float* surprise);
 
   /// Calls `hook` in every layer that recalls events, between recall and attention, from the next

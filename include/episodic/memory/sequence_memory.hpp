@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `SequenceMemory`: what the memory of a sequence offers wherever it lies. `EpisodicMemory`
-/// (host), `DeviceMemory` (CUDA) and `TorchDeviceMemory` (CUDA tensors of torch) are its kinds.
+/// `SequenceMemory`: what the memory of a sequence offers wherever it lies. `HostMemory` and
+/// `EpisodicMemory` (host), `DeviceMemory` (CUDA) and `TorchDeviceMemory` (CUDA tensors of torch)
+/// are its kinds.
 
 #include <cstdint>
 #include <iterator>
@@ -12,6 +13,7 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/tensor_view.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/timeline/event_table.hpp"
@@ -50,9 +52,18 @@ class MemorySnapshot {
   virtual std::int64_t tokens() const = 0;
 };
 
-/// One sequence's memory. What a step computes on lies where the memory does, so `attend` and
-/// `end_step` are each kind's own; all else is alike, or `refusal` says why not. One thread at a
-/// time. Of a memory on a device, what is inspected waits for the device; so do states.
+/// One sequence's memory. Drive it step by step:
+///
+/// \code
+/// memory.begin_step(n);
+/// for (std::int64_t l = 0; l < memory.shape().n_layers; ++l)  // in order, each layer once
+///   memory.attend(l, q, k, v, out);                           // views of memory.memory_kind()
+/// memory.end_step({surprise, n, memory.memory_kind()});
+/// \endcode
+///
+/// All kinds do the same, or `refusal` says why not; each has shorter calls of its own beside
+/// these. One thread at a time. Of a memory on a device, what is inspected waits for the device; so
+/// do states.
 class SequenceMemory {
  public:
   virtual ~SequenceMemory() = default;
@@ -64,8 +75,27 @@ class SequenceMemory {
   /// Tokens of the step that is open, 0 if none is.
   virtual std::int64_t open_tokens() const = 0;
 
+  /// Where the views of attend and end_step must lie: the host's memory, or that of the device that
+  /// the memory is on.
+  virtual MemoryKind memory_kind() const = 0;
+
   /// Opens a step of n tokens, 1 <= n <= chunk; a step that was open is begun anew.
   virtual void begin_step(std::int64_t n, StepKind kind = StepKind::decode) = 0;
+  /// One layer of the step, in order, each layer once. A token's position is its index in the
+  /// sequence: queries and keys that come after rotary embedding (Rotary::after) were rotated by
+  /// it, with the layer's own table, and are turned back by the same.
+  /// \param q [n, H, d], k, v [n, G, d] \param out [n, H, d], written; overlaps none of the others
+  /// \throws DataError naming the parameter, before anything changes, for a view that is null, of
+  ///         other sizes or a dtype that is not taken, in the wrong memory, with strides that are
+  ///         negative or that no memory has, for rows of `out` that overlap, and for queries or
+  ///         keys after rotary embedding in a layer without a rotary table. What else each kind
+  ///         throws is said there
+  virtual void attend(std::int64_t layer, const TensorView& q, const TensorView& k,
+                      const TensorView& v, const MutableTensorView& out) = 0;
+  /// Ends the step: boundaries, refinement, closing of events.
+  /// \param surprise of the step's tokens; that of the sequence's first token is ignored
+  /// \throws DataError if it is null, in the wrong memory or of another number of tokens
+  virtual void end_step(const SurpriseView& surprise) = 0;
   /// Back to the empty sequence.
   virtual void reset() = 0;
 

@@ -1,46 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Checks of rows, and rows of any dtype as float32 and back.
+// Rows of any dtype as float32 and back.
 
 #include <bit>
+#include <cstdint>
 #include <cstring>
-#include <string>
 
-#include "episodic/attention/head_rows.hpp"
-#include "episodic/base/error.hpp"
-#include "episodic/base/text.hpp"
+#include "episodic/base/dtype.hpp"
 #include "episodic/cpu/kernels.hpp"
 
 namespace episodic::detail {
-
-/// \param name begins the message: "attend: q_fixed"
-template <class Element>
-void check_rows(const std::string& name, const BasicHeadRows<Element>& rows) {
-  if (rows.data == nullptr) throw DataError(name + " is null");
-  if (is_code(rows.dtype)) {
-    throw DataError(
-        concat(name, " is ", name_of(rows.dtype), "; give float32, bfloat16 or float16"));
-  }
-  if (rows.row_stride < 0 || rows.head_stride < 0) {
-    throw DataError(concat(name, " has row_stride ", rows.row_stride, " and head_stride ",
-                           rows.head_stride, ", must not be negative"));
-  }
-}
-
-/// Rows that are written must also lie apart from each other. Strides are spelled out.
-inline void check_written_rows(const std::string& name, const MutableHeadRows& rows, std::int64_t n,
-                               std::int64_t heads, std::int64_t d) {
-  check_rows(name, rows);
-  const auto apart = [&](std::int64_t inner, std::int64_t count, std::int64_t outer,
-                         std::int64_t outer_count) {
-    const bool inside = count == 1 || inner >= d;
-    return inside && (outer_count == 1 || outer >= (count - 1) * inner + d);
-  };
-  if (apart(rows.head_stride, heads, rows.row_stride, n)) return;
-  if (apart(rows.row_stride, n, rows.head_stride, heads)) return;
-  throw DataError(concat(name, " has row_stride ", rows.row_stride, " and head_stride ",
-                         rows.head_stride, ": rows of head_dim ", d, " would overlap"));
-}
 
 /// to[c] = from[c] as float32; to == from is allowed for float32.
 inline void load_row(const cpu::Kernels& k, const void* from, DType dtype, std::int64_t d,

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "episodic/attention/detail/attend_parts.hpp"
-#include "episodic/attention/detail/rows.hpp"
+#include "episodic/base/detail/view_checks.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
@@ -147,10 +147,12 @@ inline void check(const AttendShape& shape, const AttendInput& input, const Atte
   if (!std::isfinite(shape.softcap) || shape.softcap < 0.0f) {
     fail(concat("softcap is ", shape.softcap, ", must be positive, or 0 for none"));
   }
-  if (input.q_relative.data != nullptr) detail::check_rows("attend: q_relative", input.q_relative);
-  if (input.q_fixed.data != nullptr) detail::check_rows("attend: q_fixed", input.q_fixed);
-  detail::check_written_rows("attend: out", output.out, shape.n_queries, shape.n_heads,
-                             shape.value_dim);
+  const TensorSizes of_queries = shape.of_queries();
+  if (input.q_relative.data != nullptr)
+    detail::check_view("attend", "q_relative", input.q_relative, of_queries);
+  if (input.q_fixed.data != nullptr)
+    detail::check_view("attend", "q_fixed", input.q_fixed, of_queries);
+  detail::check_written_view("attend", "out", output.out, shape.of_outputs());
   const std::size_t lists = input.segments.size();
   if (lists == 0 || static_cast<std::size_t>(shape.n_kv_heads) % lists != 0) {
     fail(concat("there are ", lists, " segment lists; their number must divide n_kv_heads ",
@@ -196,16 +198,11 @@ EPISODIC_INLINE float* AttendWorkspace::floats(std::int64_t n) {
   return data_;
 }
 
-EPISODIC_INLINE void attend(const AttendShape& given_shape, const AttendInput& given_input,
-                            const AttendOutput& given_output, AttendWorkspace& workspace) {
+EPISODIC_INLINE void attend(const AttendShape& given_shape, const AttendInput& input,
+                            const AttendOutput& output, AttendWorkspace& workspace) {
   using namespace attend_detail;
   AttendShape shape = given_shape;
-  AttendInput input = given_input;
-  AttendOutput output = given_output;
-  input.q_relative = input.q_relative.with_strides(shape.n_heads, shape.head_dim);
-  input.q_fixed = input.q_fixed.with_strides(shape.n_heads, shape.head_dim);
   if (shape.value_dim == 0) shape.value_dim = shape.head_dim;
-  output.out = output.out.with_strides(shape.n_heads, shape.value_dim);
   check(shape, input, output);
   shape.n_local = std::min(shape.n_local, kUnboundedWindow);
   const double scale = shape.scale == 0.0f ? 1.0 / std::sqrt(static_cast<double>(shape.head_dim))

@@ -123,14 +123,14 @@ class Few {
 
   // [kind][g][i * group + r][d]: the rows of one kv head side by side, times the factor
   void pack_queries() {
-    const HeadRows* source[2] = {&input_.q_relative, &input_.q_fixed};
+    const TensorView* source[2] = {&input_.q_relative, &input_.q_fixed};
     for (int kind = 0; kind < 2; ++kind) {
-      const HeadRows& q = *source[kind];
+      const TensorView& q = *source[kind];
       if (q.data == nullptr) continue;
       for (std::int64_t i = 0; i < shape_.n_queries; ++i) {
         for (std::int64_t h = 0; h < shape_.n_heads; ++h) {
           float* to = q_[kind] + ((h / group_) * rows_ + i * group_ + h % group_) * d_;
-          load_row(k_, q.row(i, h), q.dtype, d_, to);
+          load_row(k_, q.at(i, h), q.dtype, d_, to);
           for (std::int64_t c = 0; c < d_; ++c) to[c] *= scale_.query_factor;
         }
       }
@@ -276,8 +276,8 @@ class Few {
       const float inverse =
           total > 0.0 || std::isnan(total) ? static_cast<float>(1.0 / total) : 0.0f;
       for (std::int64_t i = 0; i < splits_; ++i) max[i] *= inverse;  // now: weight of a split
-      const MutableHeadRows& rows = output_.out;
-      void* place = rows.row(row / shape_.n_heads, row % shape_.n_heads);
+      const MutableTensorView& rows = output_.out;
+      void* place = rows.at(row / shape_.n_heads, row % shape_.n_heads);
       // outputs of 16 bits are summed where this head's queries were
       float* out =
           rows.dtype == DType::float32 ? static_cast<float*>(place) : q_[0] + g * rows_ * width_;

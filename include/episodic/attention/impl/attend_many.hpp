@@ -284,13 +284,13 @@ class Many {
 
     void pack(Position position) {
       const bool fixed = position == Position::fixed;
-      const HeadRows& q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
+      const TensorView& q = fixed ? m_.input_.q_fixed : m_.input_.q_relative;
       const float* rows[kMaxLanes];
       for (std::int64_t p = 0; p < panels_; ++p) {
         const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
         for (std::int64_t l = 0; l < n; ++l) {
           const std::int64_t lane = p * lanes_ + l;
-          const void* row = q.row(query_of(lane), head_of(lane));
+          const void* row = q.at(query_of(lane), head_of(lane));
           if (q.dtype == DType::float32) {
             rows[l] = static_cast<const float*>(row);
           } else {
@@ -394,9 +394,9 @@ class Many {
       }
       for (std::int64_t p = 0; p < panels_; ++p) {
         const std::int64_t n = std::min(lanes_, n_lanes_ - p * lanes_);
-        const MutableHeadRows& out = m_.output_.out;
+        const MutableTensorView& out = m_.output_.out;
         const auto place = [&](std::int64_t l) {
-          return out.row(query_of(p * lanes_ + l), head_of(p * lanes_ + l));
+          return out.at(query_of(p * lanes_ + l), head_of(p * lanes_ + l));
         };
         const bool in_place = out.dtype == DType::float32;
         for (std::int64_t l = 0; l < n; ++l) {

@@ -9,6 +9,7 @@
 #include "episodic/attention/detail/rotate_row.hpp"
 #include "episodic/attention/detail/row_buffer.hpp"
 #include "episodic/attention/detail/rows.hpp"
+#include "episodic/base/detail/view_checks.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
@@ -34,11 +35,11 @@ inline void check_angles(const char* name, const RotaryTable& table, const Angle
   }
 }
 
-inline void check_sizes(const char* name, const RotaryTable& table, std::int64_t n,
-                        std::int64_t heads, std::int64_t head_dim) {
-  if (n < 0 || heads < 0 || head_dim < table.rotary_dim()) {
-    throw DataError(concat(name, ": n is ", n, ", heads ", heads, ", head_dim ", head_dim,
-                           "; head_dim must hold rotary_dim ", table.rotary_dim()));
+inline void check_sizes(const char* name, const RotaryTable& table, const TensorSizes& sizes) {
+  detail::check_sizes(name, sizes);
+  if (sizes.dim < table.rotary_dim()) {
+    throw DataError(concat(name, ": sizes are ", detail::described(sizes),
+                           "; the last must hold rotary_dim ", table.rotary_dim()));
   }
 }
 
@@ -63,11 +64,28 @@ EPISODIC_INLINE RotaryTable plain_rotary(std::int64_t rotary_dim, double theta) 
 
 EPISODIC_INLINE void RotaryAngles::compute(const RotaryTable& table, std::int64_t first,
                                            std::int64_t count) {
+  fill_checked("compute", table, first, count, table.attention_factor);
+}
+
+EPISODIC_INLINE void RotaryAngles::compute_back(const RotaryTable& table, std::int64_t first,
+                                                std::int64_t count) {
+  const double factor = 1.0 / table.attention_factor;
+  if (!std::isfinite(factor) || factor == 0.0) {
+    throw DataError(concat("RotaryAngles::compute_back: the table's attention_factor is ",
+                           table.attention_factor, ", which nothing turns back"));
+  }
+  fill_checked("compute_back", table, first, count, factor);
+  for (float& x : sin) x = -x;
+}
+
+EPISODIC_INLINE void RotaryAngles::fill_checked(const char* name, const RotaryTable& table,
+                                                std::int64_t first, std::int64_t count,
+                                                double factor) {
   if (count < 0 || first < 0) {
-    throw DataError(concat("RotaryAngles::compute: first is ", first, " and n is ", count,
+    throw DataError(concat("RotaryAngles::", name, ": first is ", first, " and n is ", count,
                            ", must not be negative"));
   }
-  fill(table, first, count, table.attention_factor);
+  fill(table, first, count, factor);
 }
 
 EPISODIC_INLINE void RotaryAngles::compute_fixed(const RotaryTable& table, std::int64_t n_local) {
@@ -113,17 +131,15 @@ EPISODIC_INLINE void RotaryAngles::fill(const RotaryTable& table, std::int64_t f
   }
 }
 
-EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, std::int64_t n,
-                            std::int64_t heads, std::int64_t head_dim, const HeadRows& from,
-                            const MutableHeadRows& to) {
+EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, const TensorView& x,
+                            const MutableTensorView& y) {
   using namespace rotary_detail;
-  check_sizes("rotate", table, n, heads, head_dim);
+  const std::int64_t n = x.sizes.n, heads = x.sizes.heads, head_dim = x.sizes.dim;
+  rotary_detail::check_sizes("rotate", table, x.sizes);
   check_angles("rotate", table, angles, n);
   if (n == 0 || heads == 0) return;
-  const HeadRows x = from.with_strides(heads, head_dim);
-  const MutableHeadRows y = to.with_strides(heads, head_dim);
-  detail::check_rows("rotate: x", x);
-  detail::check_written_rows("rotate: y", y, n, heads, head_dim);
+  detail::check_view("rotate", "x", x, x.sizes);
+  detail::check_written_view("rotate", "y", y, x.sizes);
   const cpu::Kernels& k = cpu::kernels();
   const detail::RotateRow rotate_row(k, table, head_dim);
   const bool in_place = y.dtype == DType::float32;  // y itself holds the row as float32
@@ -131,12 +147,12 @@ EPISODIC_INLINE void rotate(const RotaryTable& table, const AngleRows& angles, s
     detail::RowBuffer buffer(head_dim);
     for (std::int64_t i = begin; i < end; ++i) {
       for (std::int64_t h = 0; h < heads; ++h) {
-        void* place = y.row(i, h);
+        void* place = y.at(i, h);
         float* wide = in_place ? static_cast<float*>(place) : buffer.data();
         if (x.dtype == DType::float32) {
-          rotate_row(angles, i, static_cast<const float*>(x.row(i, h)), wide);
+          rotate_row(angles, i, static_cast<const float*>(x.at(i, h)), wide);
         } else {
-          k.to_float(x.row(i, h), x.dtype, head_dim, wide);
+          k.to_float(x.at(i, h), x.dtype, head_dim, wide);
           rotate_row(angles, i, wide, wide);
         }
         if (!in_place) detail::store_row(k, wide, head_dim, place, y.dtype);
@@ -149,25 +165,28 @@ EPISODIC_INLINE void rotate(const RotaryTable& table, const RotaryAngles& angles
                             std::int64_t heads, std::int64_t head_dim, const float* x,
                             std::int64_t x_row, std::int64_t x_head, float* y, std::int64_t y_row,
                             std::int64_t y_head) {
-  rotate(table, angles.rows(), n, heads, head_dim, HeadRows(x, DType::float32, x_row, x_head),
-         MutableHeadRows(y, DType::float32, y_row, y_head));
+  const TensorSizes sizes{n, heads, head_dim};
+  rotate(table, angles.rows(), TensorView(x, DType::float32, sizes, {x_row, x_head}),
+         MutableTensorView(y, DType::float32, sizes, {y_row, y_head}));
 }
 
 EPISODIC_INLINE bool rotate_queries(const RotaryTable& table, const AngleRows& position,
-                                    const AngleRows& fixed, std::int64_t n, std::int64_t heads,
-                                    std::int64_t head_dim, const HeadRows& from,
-                                    const RotatedQueries& out, AttendWorkspace& workspace) {
+                                    const AngleRows& fixed, const TensorView& q,
+                                    const RotatedQueries& out, AttendWorkspace& workspace,
+                                    const AngleRows& back) {
   using namespace rotary_detail;
-  check_sizes("rotate_queries", table, n, heads, head_dim);
-  check_angles("rotate_queries", table, position, n);
+  const std::int64_t n = q.sizes.n, heads = q.sizes.heads, head_dim = q.sizes.dim;
+  const bool comes_rotated = q.rotary == Rotary::after;
+  rotary_detail::check_sizes("rotate_queries", table, q.sizes);
+  if (!comes_rotated) check_angles("rotate_queries", table, position, n);
   if (out.fixed != nullptr) check_angles("rotate_queries: fixed", table, fixed, 1);
+  if (out.fixed != nullptr && comes_rotated) check_angles("rotate_queries: back", table, back, n);
   if (n < 1) throw DataError("rotate_queries: n is 0; there is no mean of no query");
   if (out.relative == nullptr) throw DataError("rotate_queries: relative is null");
   if (out.mean != nullptr && out.fixed == nullptr) {
     throw DataError("rotate_queries: mean is asked for, but fixed is null");
   }
-  const HeadRows q = from.with_strides(heads, head_dim);
-  detail::check_rows("rotate_queries: q", q);
+  detail::check_view("rotate_queries", "q", q, q.sizes);
   const cpu::Kernels& k = cpu::kernels();
   const detail::RotateRow rotate_row(k, table, head_dim);
   double* sums = nullptr;
@@ -181,24 +200,32 @@ EPISODIC_INLINE bool rotate_queries(const RotaryTable& table, const AngleRows& p
     float* same = out.fixed != nullptr ? out.fixed + at : nullptr;
     if (i + 1 < n) {
       const std::int64_t bytes = head_dim * size_of(DType::float32), row = heads * head_dim;
-      detail::fetch(q.row(i + 1, h), head_dim * size_of(q.dtype));
+      detail::fetch(q.at(i + 1, h), head_dim * size_of(q.dtype));
       detail::fetch_to_write(relative + row, bytes);
       if (same != nullptr) detail::fetch_to_write(same + row, bytes);
     }
-    const float* x = static_cast<const float*>(q.row(i, h));
+    const float* x = static_cast<const float*>(q.at(i, h));
     if (q.dtype != DType::float32) {
-      k.to_float(q.row(i, h), q.dtype, head_dim, relative);
+      k.to_float(q.at(i, h), q.dtype, head_dim, relative);
       x = relative;
     }
-    const bool finite = detail::all_below(x, head_dim, detail::kInfinityBits);
+    bool finite = detail::all_below(x, head_dim, detail::kInfinityBits);
     if (same != nullptr) {
-      rotate_row(fixed, 0, x, same);
+      if (comes_rotated) {
+        rotate_row(back, i, x, same);
+        finite &= detail::all_below(same, head_dim, detail::kInfinityBits);
+      }
+      rotate_row(fixed, 0, comes_rotated ? same : x, same);
       if (sums != nullptr) {
         double* sum = sums + h * head_dim;
         for (std::int64_t c = 0; c < head_dim; ++c) sum[c] += static_cast<double>(same[c]);
       }
     }
-    rotate_row(position, i, x, relative);
+    if (comes_rotated) {
+      detail::load_row(k, x, DType::float32, head_dim, relative);
+    } else {
+      rotate_row(position, i, x, relative);
+    }
     return finite;
   };
   // A task is a few heads with all their queries, so that each sum has one thread and one order:

@@ -16,11 +16,12 @@
 #include <span>
 #include <vector>
 
-#include "episodic/attention/head_rows.hpp"
+#include "episodic/attention/rotary.hpp"
 #include "episodic/attention/segment.hpp"
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/tensor_view.hpp"
 #include "episodic/memory/detail/pages.hpp"
 #include "episodic/memory/detail/row_log.hpp"
 #include "episodic/memory/memory_shape.hpp"
@@ -40,6 +41,13 @@ struct Rotation {
   RotaryTable table;
   RotaryAngles fixed;  ///< of queries for far keys, at n_local - 1
   RotaryAngles step;   ///< of the open step's tokens
+  RotaryAngles back;   ///< that turn them back, if any layer's queries or keys came rotated
+  bool has_back = false;
+
+  /// Makes `back` for the n tokens from `first` on.
+  /// \param name, layer of what came rotated, for a message
+  /// \throws DataError for a table that turns nothing, or nothing back
+  void turn_back(const char* name, std::int64_t layer, std::int64_t first, std::int64_t n);
 };
 
 /// Of a window, by that of its events: the same. But 8-bit codes have a scale that follows from the
@@ -48,14 +56,13 @@ constexpr DType window_dtype(DType kv_dtype) {
   return is_code(kv_dtype) ? DType::float32 : kv_dtype;
 }
 
-/// The numbers of rows that are to be refused, [n, heads, d], to look for the bad one.
-std::vector<float> packed_rows(std::int64_t n, std::int64_t heads, std::int64_t d,
-                               const HeadRows& rows);
-
-/// Names what is not finite in x [n, width], of the tokens from `first` on: one bad key would make
-/// every later query that sees it NaN. \throws DataError naming layer, token and number
-void refuse_not_finite(const char* name, std::span<const float> x, std::int64_t width,
-                       std::int64_t layer, std::int64_t first);
+/// Names what is not finite in x, of the tokens from `first` on, also when it is turned back: one
+/// bad key would make every later query that sees it NaN.
+/// \return the numbers before rotary embedding, [n, heads, d], if all are finite
+/// \throws DataError naming layer, token and number
+std::vector<float> refuse_not_finite(const char* name, const TensorView& x,
+                                     const Rotation& rotation, std::int64_t layer,
+                                     std::int64_t first);
 
 /// Of the first n_init tokens, for good.
 struct Sinks {
@@ -90,9 +97,10 @@ class LayerState {
 
   /// Writes the step's keys and values [n, G, d] behind token `first`, rounded to the window's
   /// dtype; nothing that a restart of the step would need is overwritten.
-  /// \param layer its number, for a message \param k, v checked, their strides spelled out
+  /// \param layer its number, for a message \param k, v checked; keys that come rotated are turned
+  /// back by the rotation's `back`
   /// \throws DataError for a number that is not finite, or would not be after rounding
-  void append(std::int64_t layer, std::int64_t first, const HeadRows& k, const HeadRows& v);
+  void append(std::int64_t layer, std::int64_t first, const TensorView& k, const TensorView& v);
 
   /// Sinks, pending tokens (of the scope that has closed what came before `pending_start`) and the
   /// local window as the queries first .. first + n - 1 see them, behind what `out` holds.
@@ -169,7 +177,8 @@ class LayerState {
   bool append_row(const RotateRow& rotate, std::int64_t token, std::int64_t g, std::int64_t row,
                   const float* key, const float* value, float* rotated);
   /// What append_row did not take. \throws DataError
-  void refuse(std::int64_t layer, std::int64_t first, const HeadRows& k, const HeadRows& v) const;
+  void refuse(std::int64_t layer, std::int64_t first, const TensorView& k,
+              const TensorView& v) const;
 
   enum Part : std::int64_t { kKeys, kRotated, kValues, kParts };
   std::int64_t head_stride() const { return capacity_ * head_dim_; }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "episodic/attention/detail/rows.hpp"
+#include "episodic/base/detail/view_checks.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
@@ -56,15 +56,26 @@ EPISODIC_INLINE void HostMemory::begin_step(std::int64_t n, StepKind kind) {
   m.n = n;
   m.next_layer = m.n_recalled = 0;
   m.recalls_now = m.time.begin(n, kind);
-  for (detail::Rotation& rotation : m.rotations)
+  for (detail::Rotation& rotation : m.rotations) {
     rotation.step.compute(rotation.table, m.time.tokens(), n);
+    rotation.has_back = false;
+  }
   if (m.bank.tiers.store) m.bank.tiers.store->begin_step(m.step_number);
   m.open = true;
 }
 
-EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const HeadRows& queries_in,
-                                        const HeadRows& keys_in, const HeadRows& values_in,
-                                        const MutableHeadRows& out) {
+EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const float* k,
+                                        const float* v, float* out) {
+  const detail::MemoryCore& m = *core_;
+  m.threads.check();
+  const TensorSizes of_queries{m.n, m.shape.n_heads, m.shape.head_dim};
+  const TensorSizes of_keys{m.n, m.shape.n_kv_heads, m.shape.head_dim};
+  attend(l, TensorView(q, of_queries), TensorView(k, of_keys), TensorView(v, of_keys),
+         MutableTensorView(out, of_queries));
+}
+
+EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const TensorView& q, const TensorView& k,
+                                        const TensorView& v, const MutableTensorView& out) {
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
@@ -72,15 +83,15 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const HeadRows& queries_
                            " out of turn; call begin_step, then attend for layers 0 to ",
                            m.shape.n_layers - 1, " in order, then end_step"));
   const std::int64_t heads = m.shape.n_heads, kv_heads = m.shape.n_kv_heads, d = m.shape.head_dim;
-  const HeadRows q = queries_in.with_strides(heads, d), k = keys_in.with_strides(kv_heads, d),
-                 v = values_in.with_strides(kv_heads, d);
-  detail::check_rows("attend: q", q);
-  detail::check_rows("attend: k", k);
-  detail::check_rows("attend: v", v);
-  detail::check_written_rows("attend: out", out.with_strides(heads, d), m.n, heads, d);
+  detail::check_view("attend", "q", q, {m.n, heads, d});
+  detail::check_view("attend", "k", k, {m.n, kv_heads, d});
+  detail::check_view("attend", "v", v, {m.n, kv_heads, d});
+  detail::check_written_view("attend", "out", out, {m.n, heads, d});
   detail::LayerState& layer = m.bank.layers[static_cast<std::size_t>(l)];
-  const detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
+  detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
   const std::int64_t first = m.time.tokens(), width = heads * d;
+  if (q.rotary == Rotary::after) rotation.turn_back("q", l, first, m.n);
+  if (k.rotary == Rotary::after) rotation.turn_back("k", l, first, m.n);
   // Only keys outside some query's window need the fixed position.
   const bool far = first + m.n > m.config.n_local;
   {
@@ -96,9 +107,9 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const HeadRows& queries_
       queries.fixed = m.q_fixed.data();
       queries.mean = m.mean_query.data();
     }
-    if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), m.n, heads, d,
-                        q, queries, m.workspace))
-      detail::refuse_not_finite("q", detail::packed_rows(m.n, heads, d, q), width, l, first);
+    if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), q, queries,
+                        m.workspace, rotation.back.rows()))
+      detail::refuse_not_finite("q", q, rotation, l, first);
   }
   const detail::LeaseScope held(m.leases);  // until the layer has attended, or failed to
   const std::int64_t n_recalled = m.list_segments(l, far);
@@ -114,9 +125,10 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const HeadRows& queries_
                             m.config.n_local,
                             m.scales[static_cast<std::size_t>(l)],
                             m.softcaps[static_cast<std::size_t>(l)]};
-    // Without far keys no segment is at the fixed position; the pointer is then never read.
-    const AttendInput input{m.q_relative.data(), far ? m.q_fixed.data() : m.q_relative.data(),
-                            m.lists};
+    const TensorView relative(m.q_relative.data(), shape.of_queries());
+    // Without far keys no segment is at the fixed position; the view is then never read.
+    const AttendInput input{
+        relative, far ? TensorView(m.q_fixed.data(), shape.of_queries()) : relative, m.lists};
     AttendOutput output{out, nullptr, m.sums};
     if (m.wants_masses()) {
       m.masses.assign(
@@ -148,10 +160,16 @@ EPISODIC_INLINE void HostMemory::end_step(const std::int64_t* ids, const StepSur
 }
 
 EPISODIC_INLINE void HostMemory::end_step(const float* surprise) {
+  core_->threads.check();
+  end_step(SurpriseView{surprise, core_->n});
+}
+
+EPISODIC_INLINE void HostMemory::end_step(const SurpriseView& surprise) {
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_end();
-  m.time.read(surprise);
+  detail::check_surprise("end_step", surprise, m.n, MemoryKind::host);
+  m.time.read(surprise.data);
   m.finish(nullptr);
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "episodic/attention/copy_rows.hpp"
 #include "episodic/attention/detail/rotate_row.hpp"
 #include "episodic/attention/detail/row_buffer.hpp"
 #include "episodic/attention/detail/rows.hpp"
@@ -91,10 +92,9 @@ inline void get(ByteReader& from, DType stored, const char* what, DType dtype,
 }
 
 /// One head of a token: where it lies, or widened into `to`.
-inline const float* as_float(const HeadRows& x, std::int64_t i, std::int64_t g, std::int64_t d,
-                             float* to) {
-  if (x.dtype == DType::float32) return static_cast<const float*>(x.row(i, g));
-  cpu::kernels().to_float(x.row(i, g), x.dtype, d, to);
+inline const float* as_float(const TensorView& x, std::int64_t i, std::int64_t g, float* to) {
+  if (x.dtype == DType::float32) return static_cast<const float*>(x.at(i, g));
+  cpu::kernels().to_float(x.at(i, g), x.dtype, x.sizes.dim, to);
   return to;
 }
 
@@ -103,22 +103,40 @@ inline const char* largest_of(DType dtype) { return dtype == DType::float16 ? "6
 
 }  // namespace layer_state_detail
 
-EPISODIC_INLINE std::vector<float> packed_rows(std::int64_t n, std::int64_t heads, std::int64_t d,
-                                               const HeadRows& rows) {
-  std::vector<float> packed(static_cast<std::size_t>(n * heads * d));
-  copy_rows(n, heads, d, rows, packed.data());
-  return packed;
+EPISODIC_INLINE void Rotation::turn_back(const char* name, std::int64_t layer, std::int64_t first,
+                                         std::int64_t n) {
+  if (table.rotary_dim() == 0)
+    throw DataError(concat("attend: ", name, " of layer ", layer,
+                           " comes after rotary embedding, but the layer has no rotary table to "
+                           "turn it back by; give it in the memory's shape, or mark the view "
+                           "Rotary::before"));
+  if (has_back) return;
+  back.compute_back(table, first, n);
+  has_back = true;
 }
 
-EPISODIC_INLINE void refuse_not_finite(const char* name, std::span<const float> x,
-                                       std::int64_t width, std::int64_t layer, std::int64_t first) {
-  for (std::size_t i = 0; i < x.size(); ++i)
-    if (!std::isfinite(x[i]))
-      throw DataError(concat("attend: ", name, " of token ",
-                             first + static_cast<std::int64_t>(i) / width, " in layer ", layer,
-                             " holds ", x[i],
-                             "; the step was not taken. Look for a number that overflowed in the "
-                             "layers before, or in the weights"));
+EPISODIC_INLINE std::vector<float> refuse_not_finite(const char* name, const TensorView& x,
+                                                     const Rotation& rotation, std::int64_t layer,
+                                                     std::int64_t first) {
+  std::vector<float> packed(static_cast<std::size_t>(x.sizes.n * x.sizes.heads * x.sizes.dim));
+  const MutableTensorView rows(packed.data(), x.sizes);
+  copy_rows(x, rows);
+  const auto refuse = [&](const char* said) {
+    for (std::size_t i = 0; i < packed.size(); ++i)
+      if (!std::isfinite(packed[i]))
+        throw DataError(concat(
+            "attend: ", name, said, " of token ",
+            first + static_cast<std::int64_t>(i) / (x.sizes.heads * x.sizes.dim), " in layer ",
+            layer, " holds ", packed[i],
+            "; the step was not taken. Look for a number that overflowed in the layers before, or "
+            "in the weights"));
+  };
+  refuse("");
+  if (x.rotary == Rotary::after) {
+    rotate(rotation.table, rotation.back.rows(), rows, rows);
+    refuse(", turned back by its position,");
+  }
+  return packed;
 }
 
 EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryShape& shape,
@@ -150,8 +168,8 @@ EPISODIC_INLINE LayerState::LayerState(const MemoryConfig& config, const MemoryS
     each_.resize(mean_.size() * static_cast<std::size_t>(std::min(n_repr_, config.max_block)));
 }
 
-EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, const HeadRows& k,
-                                        const HeadRows& v) {
+EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, const TensorView& k,
+                                        const TensorView& v) {
   using namespace layer_state_detail;
   const std::int64_t n = rotation_->step.n, d = head_dim_;
   if (first < n_init_) change_sinks();
@@ -162,9 +180,15 @@ EPISODIC_INLINE void LayerState::append(std::int64_t layer, std::int64_t first, 
     bool fit = true;
     const std::int64_t end = std::min(n, (task + 1) * kTokensPerTask);
     for (std::int64_t i = task * kTokensPerTask; i < end; ++i)
-      for (std::int64_t g = 0; g < n_kv_heads_; ++g)
-        fit &= append_row(rotate, first + i, g, i, as_float(k, i, g, d, wide_key.data()),
-                          as_float(v, i, g, d, wide_value.data()), rotated.data());
+      for (std::int64_t g = 0; g < n_kv_heads_; ++g) {
+        const float* key = as_float(k, i, g, wide_key.data());
+        if (k.rotary == Rotary::after) {
+          rotate(rotation_->back.rows(), i, key, wide_key.data());
+          key = wide_key.data();
+        }
+        fit &= append_row(rotate, first + i, g, i, key, as_float(v, i, g, wide_value.data()),
+                          rotated.data());
+      }
     if (!fit) all_fit.store(false, std::memory_order_relaxed);
   });
   if (!all_fit) refuse(layer, first, k, v);
@@ -203,13 +227,12 @@ EPISODIC_INLINE bool LayerState::append_row(const RotateRow& rotate, std::int64_
   return true;
 }
 
-EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, const HeadRows& k,
-                                        const HeadRows& v) const {
+EPISODIC_INLINE void LayerState::refuse(std::int64_t layer, std::int64_t first, const TensorView& k,
+                                        const TensorView& v) const {
   const std::int64_t n = rotation_->step.n, width = n_kv_heads_ * head_dim_;
-  const std::vector<float> keys = packed_rows(n, n_kv_heads_, head_dim_, k);
-  const std::vector<float> values = packed_rows(n, n_kv_heads_, head_dim_, v);
-  refuse_not_finite("k", keys, width, layer, first);
-  refuse_not_finite("v", values, width, layer, first);
+  const std::vector<float> keys = refuse_not_finite("k", k, *rotation_, layer, first);
+  const std::vector<float> values =
+      refuse_not_finite("v", v.with(Rotary::before), *rotation_, layer, first);
   const auto too_large = [&](const char* what, std::int64_t i, float x) {
     throw DataError(
         concat("attend: ", what, " of token ", first + i, " in layer ", layer, " holds ", x,
