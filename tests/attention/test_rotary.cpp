@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <limits>
 
 #include "attend_reference.hpp"
 #include "episodic/attention/copy_rows.hpp"
@@ -341,6 +342,35 @@ TEST_CASE("rotate_queries and copy_rows refuse what they cannot do, by name") {
   fails("to is [2, 1, 8], must be [3, 1, 8]", [&] { copy_rows(three, {a.data(), {2, 1, 8}}); });
   fails("must not be negative", [&] { copy_rows({q.data(), {3, -1, 8}}, {a.data(), {3, -1, 8}}); });
   copy_rows({nullptr, DType::float32, {0, 1, 8}}, {});
+}
+
+TEST_CASE("what compute's angles turn, those of compute_back turn back, at any position") {
+  Random random(55);
+  for (const RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved})
+    for (const std::int64_t first : {0, 63, 9'999'990})
+      for (const double factor : {1.0, 0.7, 2.5, -1.5}) {
+        RotaryTable table = plain_rotary(24, 10000.0);
+        table.pairs = pairs;
+        table.attention_factor = factor;
+        const std::int64_t n = 70, heads = 2, d = 33;
+        const auto x = testing::normal(random, n * heads * d);
+        RotaryAngles there, back;
+        there.compute(table, first, n);
+        back.compute_back(table, first, n);
+        std::vector<float> y(x.size());
+        const MutableTensorView rows(y.data(), {n, heads, d});
+        rotate(table, there.rows(), {x.data(), {n, heads, d}}, rows);
+        rotate(table, back.rows(), rows, rows);
+        for (std::size_t i = 0; i < x.size(); ++i) REQUIRE(std::abs(y[i] - x[i]) < 2e-6);
+      }
+  RotaryAngles angles;
+  for (const double factor :
+       {0.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    RotaryTable table = plain_rotary(8, 100.0);
+    table.attention_factor = factor;
+    REQUIRE_THROWS_AS(angles.compute_back(table, 0, 3), DataError);
+  }
+  REQUIRE_THROWS_AS(angles.compute_back(plain_rotary(8, 100.0), -1, 3), DataError);
 }
 
 TEST_CASE("rotate refuses angles that do not fit") {
