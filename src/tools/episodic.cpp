@@ -49,5 +49,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "episodic: %s\n", episodic::tools::on_one_line(e).c_str());
     return 1;
   }
-  return 0;
+  return episodic::tools::finished("episodic");
 }
