@@ -20,11 +20,11 @@ DeviceDecoder::Options with_dtype(DeviceDecoder::Options options, const ModelOpt
 }
 
 /// All sequences of a model share a stream: one thread at a time.
-using Stream = std::shared_ptr<std::mutex>;
+using StreamMutex = std::shared_ptr<std::mutex>;
 
 class DeviceSequence final : public SequenceExecution {
  public:
-  DeviceSequence(DeviceDecoder decoder, Stream stream)
+  DeviceSequence(DeviceDecoder decoder, StreamMutex stream)
       : stream_(std::move(stream)), decoder_(std::move(decoder)) {}
   ~DeviceSequence() override {
     const std::lock_guard lock(*stream_);
@@ -148,7 +148,7 @@ class DeviceSequence final : public SequenceExecution {
           "sequence may come to");
   }
 
-  Stream stream_;
+  StreamMutex stream_;
   mutable DeviceDecoder decoder_;  // its getters wait for the device
 };
 
@@ -171,7 +171,7 @@ class DeviceExecutor final : public ModelExecutor {
   }
 
  private:
-  Stream stream_ = std::make_shared<std::mutex>();
+  StreamMutex stream_ = std::make_shared<std::mutex>();
   DeviceDecoder decoder_;  // whose weights all sequences share; it has no attention
 };
 
