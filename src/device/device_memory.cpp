@@ -135,7 +135,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     }
     lower->truncate(kept);
   }
-  know(empty);
+  accept_report(empty);
   retention = make_retention();
   is_judged = true;
   broken = false;

@@ -158,7 +158,7 @@ void LowerTiers::await() {
   failure_ = nullptr;
 }
 
-void LowerTiers::settle() {
+void LowerTiers::wait_and_rethrow() {
   if (is_bringing_) brought_.wait();
   is_bringing_ = false;
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -177,7 +177,7 @@ kernels::CopyRunsParams LowerTiers::fetch(std::int64_t first_lane,
             stream,
             [](void* data) {
               const Layer& layer = *static_cast<const Layer*>(data);
-              layer.tiers->bring(layer.first_lane);
+              layer.tiers->load_missing(layer.first_lane);
             },
             &of_layers_[at(first_lane / per_layer_)]),
         "fetching events");
@@ -190,7 +190,7 @@ kernels::CopyRunsParams LowerTiers::fetch(std::int64_t first_lane,
   return copies;
 }
 
-void LowerTiers::bring(std::int64_t first_lane) noexcept {
+void LowerTiers::load_missing(std::int64_t first_lane) noexcept {
   n_fetched_ = n_pointers_ = 0;
   const std::int64_t most = per_layer_ * most_recalled_;
   const auto* const asked = asked_.as<kernels::DeviceEventId>();
@@ -198,18 +198,18 @@ void LowerTiers::bring(std::int64_t first_lane) noexcept {
   for (std::int64_t p = 0; p < per_layer_; ++p) {
     const std::span recalled(asked + p * most_recalled_, at(sizes[3 * p + 2]));
     try {
-      if (!failure_) bring_lane(first_lane + p, recalled);
+      if (!failure_) load_lane(first_lane + p, recalled);
     } catch (...) {
       failure_ = std::current_exception();
     }
-    if (failure_) point_anywhere(first_lane + p, recalled);
+    if (failure_) set_placeholders(first_lane + p, recalled);
   }
   auto* const runs = runs_.as<kernels::CopyRun>();
   *reinterpret_cast<std::int32_t*>(runs + 2 * most) =
       static_cast<std::int32_t>(n_fetched_ + n_pointers_);
 }
 
-void LowerTiers::point(std::int64_t lane, EventId event, std::int64_t s) {
+void LowerTiers::set_block_address(std::int64_t lane, EventId event, std::int64_t s) {
   void** const pointer = pointers_.as<void*>() + n_pointers_;
   *pointer = slot(lane, s);
   runs_.as<kernels::CopyRun>()[n_fetched_ + n_pointers_] = {
@@ -217,13 +217,13 @@ void LowerTiers::point(std::int64_t lane, EventId event, std::int64_t s) {
   ++n_pointers_;
 }
 
-void LowerTiers::point_anywhere(std::int64_t lane,
-                                std::span<const kernels::DeviceEventId> recalled) {
+void LowerTiers::set_placeholders(std::int64_t lane,
+                                  std::span<const kernels::DeviceEventId> recalled) {
   for (const kernels::DeviceEventId e : recalled)
-    if (slot_of_[at(lane)][at(e)] < 0) point(lane, e, 0);
+    if (slot_of_[at(lane)][at(e)] < 0) set_block_address(lane, e, 0);
 }
 
-void LowerTiers::bring_lane(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled) {
+void LowerTiers::load_lane(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled) {
   std::vector<Slot>& slots = slots_[at(lane)];
   std::vector<std::int32_t>& slot_of = slot_of_[at(lane)];
   missing_.clear();
@@ -263,7 +263,7 @@ void LowerTiers::bring_lane(std::int64_t lane, std::span<const kernels::DeviceEv
     runs_.as<kernels::CopyRun>()[n_fetched_ + n_pointers_] = {staged, slot(lane, s),
                                                               static_cast<std::int64_t>(2 * half)};
     ++n_fetched_;
-    point(lane, missing_[i], s);
+    set_block_address(lane, missing_[i], s);
   }
   store_->release(lane);
 }

@@ -87,7 +87,7 @@ class LowerTiers {
   /// and forget what failed.
   /// \throws FileError for a damaged block: what the layers since then attended to makes no sense,
   ///         and the step may be begun anew
-  void settle();
+  void wait_and_rethrow();
 
   /// Copies one lane of an event to host memory, keys and then values. Not a recall.
   /// \param tokens of the event \throws FileError
@@ -118,13 +118,13 @@ class LowerTiers {
   };
   void await();
   /// The host's part of a layer's fetch. Calls nothing of CUDA.
-  void bring(std::int64_t first_lane) noexcept;
-  void bring_lane(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled);
+  void load_missing(std::int64_t first_lane) noexcept;
+  void load_lane(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled);
   /// Attention reads the lane's recalled events that are in no slot from one of its slots, whatever
   /// is there.
-  void point_anywhere(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled);
+  void set_placeholders(std::int64_t lane, std::span<const kernels::DeviceEventId> recalled);
   /// The copy of a slot's address to where attention finds it.
-  void point(std::int64_t lane, EventId event, std::int64_t slot);
+  void set_block_address(std::int64_t lane, EventId event, std::int64_t slot);
   std::byte* slot(std::int64_t lane, std::int64_t s) const {
     return arrays_.slots + (lane * arrays_.n_slots + s) * arrays_.slot_bytes;
   }

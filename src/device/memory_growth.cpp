@@ -126,7 +126,7 @@ void DeviceMemory::Impl::lock_home(std::int64_t token_rows) {
 }
 
 /// What is known of a sequence that came from elsewhere, whatever the device was asked.
-void DeviceMemory::Impl::know(std::span<const TimelineState> now) {
+void DeviceMemory::Impl::accept_report(std::span<const TimelineState> now) {
   last_told.assign(now.begin(), now.end());
   is_asked = false;
 }
@@ -144,7 +144,7 @@ std::int64_t DeviceMemory::Impl::most_events(std::int64_t until) const {
 
 /// Takes over what the device has said.
 void DeviceMemory::Impl::read_report() {
-  know({report.as<TimelineState>(), static_cast<std::size_t>(scopes)});
+  accept_report({report.as<TimelineState>(), static_cast<std::size_t>(scopes)});
 }
 
 /// What is read of events before it is written: none is forgotten or pinned, was recalled, has
@@ -225,7 +225,7 @@ void DeviceMemory::Impl::make_room(std::int64_t next) {
   } catch (const BudgetError&) {
     // Where the bound is too much, what there is may be less.
     const std::int64_t too_many = bound();
-    know(read_timelines());
+    accept_report(read_timelines());
     if (bound() == too_many) throw;
     make_room_for(end - config.n_init, bound());
   }

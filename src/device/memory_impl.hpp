@@ -341,7 +341,7 @@ struct DeviceMemory::Impl {
   void lock_home(std::int64_t token_rows);
   bool hold_rows(std::int64_t token_rows, std::int64_t event_rows);
   void read_report();
-  void know(std::span<const TimelineState> now);
+  void accept_report(std::span<const TimelineState> now);
   std::int64_t most_events(std::int64_t until) const;
   void prepare_events(std::int64_t first, std::int64_t end);
   const std::vector<EventId>& gone(std::int64_t scope) const {
@@ -366,7 +366,7 @@ struct DeviceMemory::Impl {
   static void send_forgotten(std::span<const ToForget> fresh);
   void drop_forgotten(std::int64_t scope, device::HostRecallLists& lists) const;
   std::optional<detail::Retention> make_retention() const;
-  void judge();
+  void apply_retention();
   static void forget_due(std::span<Impl* const> memories);
   std::vector<kernels::RecallCount> read_counts(std::int64_t scope, std::int64_t n_events) const {
     return read(recall_counts + scope * max_events, n_events);

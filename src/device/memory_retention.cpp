@@ -42,14 +42,14 @@ void DeviceMemory::Impl::write_received(const Retention::Received& masses) {
 /// what this one made it forget. It does not wait where no event can have closed, as too few tokens
 /// have left the window since the last one did.
 /// \throws DataError where attention was no number
-void DeviceMemory::Impl::judge() {
+void DeviceMemory::Impl::apply_retention() {
   if (!retention || is_judged) return;
   const std::int64_t first = retention->graph().total();
   if (most_events(tokens - config.n_local) > first) {
     const std::vector<TimelineState> told = read_timelines();
     const TimelineState& now = told.front();  // the graph is of one table
     if (now.errors != 0) return;              // whoever asks is told; no step counts any more
-    know(told);
+    accept_report(told);
     if (const std::int64_t closed = now.n_events - first; closed > 0) {
       // Vectors of all heads, whatever groups of them recall by themselves.
       const Layer& layer = layers[static_cast<std::size_t>(retention_layer(config, shape))];
@@ -80,7 +80,7 @@ void DeviceMemory::Impl::judge() {
 void DeviceMemory::Impl::forget_due(std::span<Impl* const> memories) {
   std::vector<ToForget> all;
   for (Impl* const m : memories) {
-    m->judge();
+    m->apply_retention();
     if (!m->retention || m->retention->due().empty()) continue;
     m->join_side_streams();  // as `forget` of a caller
     std::vector<EventId> gone;
@@ -107,7 +107,7 @@ void DeviceMemory::forget_due(std::span<DeviceMemory* const> memories) {
 const Memoria* DeviceMemory::retention() const {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
-  m.judge();
+  m.apply_retention();
   return m.retention ? &m.retention->graph() : nullptr;
 }
 

@@ -305,7 +305,7 @@ std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   check();
-  m.judge();
+  m.apply_retention();
   auto s = std::make_shared<Snapshot>();
   s->owner = impl_.get();
   s->generation = m.generation;
@@ -401,7 +401,7 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
                       events[static_cast<std::size_t>(m.scope_of(layer, p))]);
     }
   m.tokens = s.tokens();
-  m.know(s.timelines);
+  m.accept_report(s.timelines);
   m.steps_since_recall = s.steps_since_recall;
   m.far_in_last_step = s.far;
 }
@@ -495,7 +495,7 @@ void DeviceMemory::Impl::go_on_from(const EpisodicMemory& from, const MemoryStat
   if (segments_by_keys())
     write_key_segmenter(from_bytes(handed.segmenter, key_segmenters(), config.n_init));
   tokens = handed.tokens;
-  know(now);
+  accept_report(now);
   steps_since_recall = handed.steps_since_recall;
   far_in_last_step = tokens > config.n_local;
   twin = shared;
@@ -839,7 +839,7 @@ void DeviceMemory::save(EpisodicMemory& to, std::span<const std::int64_t> ids,
   m.join_side_streams();  // what was closed last may be on its way home
   check();
   if (m.open) throw DataError("save: a step is open; call end_step first");
-  m.judge();
+  m.apply_retention();
   const auto counts = [&] {
     std::vector<std::int64_t> of_scopes;
     for (std::int64_t s = 0; s < to.scopes(); ++s) of_scopes.push_back(to.events(s).size());

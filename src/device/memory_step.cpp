@@ -870,7 +870,7 @@ void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> gi
   // The one wait for what files hold: before anything that the step leaves is made of its outputs.
   if (l + 1 < shape.n_layers) return;
   for (const SequenceStep& s : steps)
-    if (device::LowerTiers* const tiers = s.memory->impl_->lower.get()) tiers->settle();
+    if (device::LowerTiers* const tiers = s.memory->impl_->lower.get()) tiers->wait_and_rethrow();
 }
 
 void DeviceMemory::end_step(const SurpriseView& surprise) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The layer plane: all layers of a memory with the tiers that their events lie in. It meets the
-// timeline in two calls of a step: lend_keys, and close with the ranges that the timeline found.
+// timeline in two calls of a step: key_rings, and close with the ranges that the timeline found.
 
 #include <cstdint>
 #include <memory>
@@ -88,7 +88,7 @@ struct LayerBank {
   }
 
   /// Keys of all layers, for the timeline. Valid until the next call.
-  std::span<const KeyRing> lend_keys();
+  std::span<const KeyRing> key_rings();
 
   /// What a snapshot copies of all layers. \throws std::bad_alloc
   std::vector<LayerMark> marks() const;

@@ -114,8 +114,8 @@ struct MemoryCore {
   void check_end() const;
   /// The step's end, once the timeline has read its signal. \param ids null: unknown
   void finish(const std::int64_t* ids);
-  /// Lets retention judge what the open step closes.
-  void judge(EventId first_event);
+  /// Asks retention about what the open step closes.
+  void apply_retention(EventId first_event);
   /// Forgets what retention gave up.
   void forget_due();
 

@@ -12,7 +12,7 @@
 
 namespace EPISODIC_NAMESPACE::detail {
 
-EPISODIC_INLINE std::span<const KeyRing> LayerBank::lend_keys() {
+EPISODIC_INLINE std::span<const KeyRing> LayerBank::key_rings() {
   rings_.clear();
   for (const LayerState& layer : layers) rings_.push_back(layer.key_ring());
   return rings_;

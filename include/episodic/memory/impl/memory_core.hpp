@@ -290,14 +290,14 @@ EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
   const std::int64_t first = time.tokens();
   {
     Stopwatch watch(counters.seconds.refine);
-    time.decide(bank.lend_keys());
+    time.decide(bank.key_rings());
   }
   Stopwatch watch(counters.seconds.close);
   reserve_ids(n);
   // Tiers may be full and dtypes may refuse a number: then all is as it was before the step.
   const EventId first_event = time.events().size();
   bank.close(time, first);
-  if (retention) judge(first_event);
+  if (retention) apply_retention(first_event);
 
   if (retention) retention->commit();
   bank.commit(first, n);
@@ -311,7 +311,7 @@ EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
 }
 
 /// What bank.close wrote is taken back if this fails.
-EPISODIC_INLINE void MemoryCore::judge(EventId first_event) {
+EPISODIC_INLINE void MemoryCore::apply_retention(EventId first_event) {
   try {
     const LayerState& layer = bank.layers[static_cast<std::size_t>(retention_layer(config, shape))];
     const std::int64_t width = lane_shape(config, shape).width(shape.head_dim);
