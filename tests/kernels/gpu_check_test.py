@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 GPU_CHECK = sys.argv[1]
-TESTS = ("test_kernels", "test_device", "test_device_decoder", "test_device_torch", "example_segmented_attention")
+TESTS = ("test_kernels", "test_device", "test_device_decoder", "test_device_training", "test_device_torch", "example_segmented_attention")
 PASSED = "echo 'All tests passed (7 assertions in 2 test cases)'"
 # $3 is the tool: compute-sanitizer --tool NAME ... PROGRAM
 SANITIZER = '[ "$1" = --version ] && echo "a sanitizer" && exit 0; [ "$2" != {broken} ] || exit 86; "${{@: -1}}"'

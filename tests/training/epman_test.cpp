@@ -20,6 +20,7 @@
 #include "episodic/model/patch.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/session/reader_heads.hpp"
+#include "episodic/torch_slots/torch_slots.hpp"
 #include "episodic/training/retrieval_loss.hpp"
 #include "episodic/training/trainable_decoder.hpp"
 #include "model/expected_logits.hpp"
@@ -113,8 +114,9 @@ std::vector<at::Tensor> of_decoder(const OpenModel& model, const MemoryConfig& m
                                    const std::vector<std::int64_t>& ids) {
   Decoder decoder = Decoder::load(model);
   patch(decoder, memory);
-  return all_rows(ids, memory.chunk,
-                  [&](std::span<const std::int64_t> piece) { return decoder.forward(piece); });
+  return all_rows(ids, memory.chunk, [&](std::span<const std::int64_t> piece) {
+    return tensor_of(decoder.forward(piece), at::kCPU);
+  });
 }
 
 template <class Trainable>
@@ -527,8 +529,9 @@ TEST_CASE("a reader that is trained finds the true event, and is saved beside th
   memory->set_recall_hook(
       weighting(std::make_shared<HeadReader>(std::make_shared<const ReaderHeads>(saved), *memory)));
   const std::vector<std::int64_t> ids = random_ids(60, 1024, 6);
-  const auto weighted =
-      all_rows(ids, 9, [&](std::span<const std::int64_t> piece) { return decoder.forward(piece); });
+  const auto weighted = all_rows(ids, 9, [&](std::span<const std::int64_t> piece) {
+    return tensor_of(decoder.forward(piece), at::kCPU);
+  });
   const auto plain = of_decoder(open_model(base, {.lora = {{out}}}), small_memory(), ids);
   CHECK((at::cat(weighted) - at::cat(plain)).abs().max().item<double>() > 1e-4);
   const std::string other = refusal<ConfigError>([&] {
