@@ -21,12 +21,12 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/presets.hpp"
+#include "episodic/base/stream_path.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/model/activations.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/session/engine.hpp"
-#include "model/atomic_file.hpp"
 
 namespace episodic::tools {
 

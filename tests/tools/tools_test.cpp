@@ -141,6 +141,14 @@ TEST_CASE("a result that cannot be written is a failure, and a device is not rep
   CHECK(Json::parse(contents(copy)).contains("ids"));
   CHECK(json_of(tokenize) == Json::parse(contents(copy)));
   CHECK(run_episodic(tokenize + " --json /proc/self/fd/1").status == 0);  // /dev/stdout
+  // /dev/shm holds files.
+  const fs::path kept = "/dev/shm/episodic-test-" + std::to_string(::getpid());
+  if (fs::is_directory("/dev/shm")) {
+    for (int time = 0; time < 2; ++time)  // the second in place of the first, not behind it
+      CHECK(run_episodic(tokenize + " --json " + quoted(kept.string())).status == 0);
+    CHECK(Json::accept(contents(kept)));
+    fs::remove(kept);
+  }
   // What is made whole or not at all must be a file.
   const Run score =
       run_episodic("score --threads 1 --quiet --model " + quoted(model->string()) + " --text " +
