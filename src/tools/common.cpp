@@ -102,7 +102,8 @@ void CommonFlags::apply() const {
 }
 
 std::int64_t CommonFlags::whole_event_tokens() const {
-  return event_tokens > 0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(event_tokens)) : 0;
+  constexpr double kMost = 1e15;  // fits the integer
+  return event_tokens > 0 ? static_cast<std::int64_t>(std::clamp(event_tokens, 1.0, kMost)) : 0;
 }
 
 void CommonFlags::apply_on_host() const {

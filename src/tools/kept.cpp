@@ -54,8 +54,8 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, Commit
 
 void ReadingNote::leave(const std::filesystem::path& dir) const {
   replace_text(dir / kName, Json{{"text", text}, {"tokens", tokens}}.dump(
-                              -1, ' ', false, Json::error_handler_t::replace) +
-                              "\n");
+                                -1, ' ', false, Json::error_handler_t::replace) +
+                                "\n");
 }
 
 void ReadingNote::remove(const std::filesystem::path& dir) {
