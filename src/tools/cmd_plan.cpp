@@ -145,7 +145,9 @@ std::string time_text(double seconds) {
 std::int64_t expected_events(const PlanFlags& flags, const MemoryConfig& config) {
   const double mean =
       flags.common.event_tokens > 0 ? flags.common.event_tokens : expected_event_tokens(config);
-  return static_cast<std::int64_t>(std::ceil(static_cast<double>(flags.tokens) / mean));
+  // an event has a token at least, whatever --event-tokens says
+  return static_cast<std::int64_t>(
+      std::ceil(static_cast<double>(flags.tokens) / std::max(1.0, mean)));
 }
 
 /// Of the graph that decides what is forgotten: it is the host's on a device too.

@@ -21,12 +21,12 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/presets.hpp"
+#include "episodic/base/stream_path.hpp"
 #include "episodic/base/units.hpp"
 #include "episodic/model/activations.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/session/engine.hpp"
-#include "model/atomic_file.hpp"
 
 namespace episodic::tools {
 
@@ -102,7 +102,8 @@ void CommonFlags::apply() const {
 }
 
 std::int64_t CommonFlags::whole_event_tokens() const {
-  return event_tokens > 0 ? std::max<std::int64_t>(1, static_cast<std::int64_t>(event_tokens)) : 0;
+  constexpr double kMost = 1e15;  // fits the integer
+  return event_tokens > 0 ? static_cast<std::int64_t>(std::clamp(event_tokens, 1.0, kMost)) : 0;
 }
 
 void CommonFlags::apply_on_host() const {

@@ -74,6 +74,11 @@ std::size_t utf8_length(std::string_view text, std::size_t i) {
   if (n == 0 || i + n > text.size()) return 0;
   for (std::size_t k = 1; k < n; ++k)
     if ((byte(i + k) & 0xC0) != 0x80) return 0;
+  // longer than it need be, half of a pair of UTF-16, beyond the last character
+  const unsigned char second = n > 1 ? byte(i + 1) : 0;
+  if ((c == 0xE0 && second < 0xA0) || (c == 0xED && second >= 0xA0) ||
+      (c == 0xF0 && second < 0x90) || (c == 0xF4 && second >= 0x90))
+    return 0;
   return n;
 }
 

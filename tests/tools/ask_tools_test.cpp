@@ -273,6 +273,10 @@ TEST_CASE("plan says what was chosen, what a token takes and how long reading is
   const Json without = json_of("plan --no-probe --model " + bare + flags);
   CHECK(without["time"].is_null());
   CHECK(without["disk"]["total"] == j["disk"]["total"]);
+  // Events have a token at least and are one at least, however short and long they are said to be.
+  for (const auto& [mean, events] : {std::pair("1e-300", 200'000), std::pair("1e300", 1)})
+    CHECK(json_of("plan --no-probe --event-tokens " + std::string(mean) + " --model " + bare +
+                  flags)["events"] == events);
   const Run people = run_episodic("plan --model " + bare + flags);
   CHECK(mentions(people.out, "kv_dtype"));
   CHECK(mentions(people.out, "to read it on these cores"));

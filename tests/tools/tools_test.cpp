@@ -141,6 +141,14 @@ TEST_CASE("a result that cannot be written is a failure, and a device is not rep
   CHECK(Json::parse(contents(copy)).contains("ids"));
   CHECK(json_of(tokenize) == Json::parse(contents(copy)));
   CHECK(run_episodic(tokenize + " --json /proc/self/fd/1").status == 0);  // /dev/stdout
+  // /dev/shm holds files.
+  const fs::path kept = "/dev/shm/episodic-test-" + std::to_string(::getpid());
+  if (fs::is_directory("/dev/shm")) {
+    for (int time = 0; time < 2; ++time)  // the second in place of the first, not behind it
+      CHECK(run_episodic(tokenize + " --json " + quoted(kept.string())).status == 0);
+    CHECK(Json::accept(contents(kept)));
+    fs::remove(kept);
+  }
   // What is made whole or not at all must be a file.
   const Run score =
       run_episodic("score --threads 1 --quiet --model " + quoted(model->string()) + " --text " +
@@ -148,6 +156,29 @@ TEST_CASE("a result that cannot be written is a failure, and a device is not rep
   CHECK(score.status == 1);
   CHECK(mentions(score.err, "null: is a device or a pipe"));
   CHECK(fs::is_symlink(null));
+}
+
+TEST_CASE("what is no UTF-8 is refused by its byte") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch dir;
+  const auto tokenize = [&](const std::string& text) {
+    put(dir / "text", "word " + text);
+    return run_episodic("tokenize --model " + quoted(model->string()) + " --text " +
+                        quoted((dir / "text").string()));
+  };
+  for (const char* good : {"\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
+                           "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"})
+    CHECK(tokenize(good).status == 0);
+  // Halves of pairs, what is longer than it need be, beyond the last character, cut off.
+  for (const char* bad :
+       {"\xED\xA0\x80", "\xED\xBF\xBF", "\xC0\xAF", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\x80", "\xE2\x82", "\xF0\x9F\x98"}) {
+    const Run run = tokenize(bad);
+    CHECK(run.status == 1);
+    CHECK(mentions(run.err, "is not UTF-8 (byte"));
+    CHECK(mentions(run.err, " at 5)"));
+  }
 }
 
 TEST_CASE("demo and segment name what they cannot use") {
