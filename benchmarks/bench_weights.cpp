@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with stored weights: bytes of weights per second for each type and number of rows,
-// beside a plain read of memory and float32 sgemv and sgemm of the BLAS inside torch, in one
-// process.
+// beside a plain read of memory and float32 sgemv and sgemm of the BLAS that the build found,
+// in one process.
 
 #include <fmt/format.h>
 
@@ -125,8 +125,7 @@ void run(const Flags& flags) {
                             .x_stride = in,
                             .y = y.data(),
                             .y_stride = outputs};
-      const Sgemm many = own_sgemm() != nullptr ? own_sgemm() : blas;  // as the decoder
-      multiply_weights(n, {&p, 1}, {.sgemm = n > 16 ? many : nullptr});
+      multiply_weights(n, {&p, 1}, {.rows = n > 16 ? RowClass::many : RowClass::few});
     };
     double read = kNever, sgemv = kNever, few[std::size(kFewRows)], mine = kNever, gemm = kNever;
     std::fill(std::begin(few), std::end(few), kNever);
@@ -183,7 +182,7 @@ void run(const Flags& flags) {
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
   episodic::tools::CommandLine app{
-      "Products with stored weights of every type, beside a plain read and torch's BLAS",
+      "Products with stored weights of every type, beside a plain read and a BLAS",
       "bench_weights"};
   episodic::bench::Flags flags;
   episodic::tools::add_count(app, "--megabytes", flags.megabytes, "Of the weights, as float32", 1);

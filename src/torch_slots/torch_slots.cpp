@@ -70,8 +70,9 @@ void TorchSlot::forward(const TensorView& q, const TensorView& k, const TensorVi
   const at::NoGradGuard no_grad;
   const c10::Device on = device();
   const at::Tensor to = tensor_over("out", out, on);
-  const at::Tensor made =
-      attend(tensor_over("q", q, on), tensor_over("k", k, on), tensor_over("v", v, on));
+  const at::Tensor queries = tensor_over("q", q, on), keys = tensor_over("k", k, on),
+                   values = tensor_over("v", v, on);
+  const at::Tensor made = attend(queries, keys, values);
   if (!made.defined() || made.dim() != 2 || made.size(0) != out.sizes.n ||
       made.size(1) != out.sizes.heads * out.sizes.dim)
     throw DataError(fmt::format("TorchSlot: attend gave {}, expected [{}, {}]", described(made),

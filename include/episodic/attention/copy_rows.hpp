@@ -6,7 +6,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_view.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// to = from, element by element, converted to its dtype (to nearest even). The two have the same
 /// sizes. They do not overlap, or are the same rows.
@@ -14,7 +14,7 @@ namespace episodic {
 ///         host's, strides that no memory has, or rows of `to` that overlap each other.
 void copy_rows(const TensorView& from, const MutableTensorView& to);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/copy_rows.hpp"

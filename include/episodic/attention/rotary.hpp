@@ -11,7 +11,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_view.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Which two channels are the c-th pair, c < rotary_dim / 2.
 enum class RotaryPairs : std::uint8_t {
@@ -114,7 +114,7 @@ bool rotate_queries(const RotaryTable& table, const AngleRows& position, const A
                     const TensorView& q, const RotatedQueries& out, AttendWorkspace& workspace,
                     const AngleRows& back = {});
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/rotary.hpp"

@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Where the keys of a segment stand relative to a query (EM 3.1).
 enum class Position : std::uint8_t {
@@ -46,4 +47,4 @@ struct KvSegment {
   std::int64_t value_row_stride = 0;   ///< 0: row_stride
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -22,7 +22,7 @@
 
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// A view of the state of n queries and H heads over some keys. The arrays are the caller's.
 struct AttentionState {
@@ -49,7 +49,7 @@ void rescale_sums(std::int64_t n, std::int64_t n_heads, const float* part_lse,
 void rescale_sums(std::int64_t n, std::int64_t n_heads, const float* part_lse,
                   const float* whole_lse, double* sums);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/attention/impl/state.hpp"

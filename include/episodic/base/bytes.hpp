@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 class ByteWriter {
  public:
@@ -112,4 +113,4 @@ class ByteReader {
   std::size_t at_ = 0;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

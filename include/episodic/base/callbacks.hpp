@@ -7,7 +7,9 @@
 #include <functional>
 #include <string_view>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 enum class LogLevel : std::uint8_t { debug, info, warning };
 
@@ -17,4 +19,4 @@ using LogCallback = std::function<void(LogLevel, std::string_view)>;
 /// Progress of long work in tokens: (done, total). Return false to cancel.
 using ProgressCallback = std::function<bool(std::int64_t done, std::int64_t total)>;
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

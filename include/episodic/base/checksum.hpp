@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <span>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// XXH3_64bits of the bytes, with a seed so that the same bytes in another place differ.
 std::uint64_t checksum(std::span<const std::byte> bytes, std::uint64_t seed = 0);
@@ -17,4 +19,4 @@ std::uint64_t checksum_of(std::span<const T> values, std::uint64_t seed = 0) {
   return checksum(std::as_bytes(values), seed);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

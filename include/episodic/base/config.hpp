@@ -14,7 +14,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/memoria_config.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 enum class ThresholdWindow : std::uint8_t { moving, chunked };
 enum class Refinement : std::uint8_t { none, modularity, conductance, intra_inter };
@@ -132,7 +132,7 @@ const char* name_of(RepresentativeScore);
 const char* name_of(IndexKind);
 const char* name_of(Reweighting);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/base/impl/config.hpp"

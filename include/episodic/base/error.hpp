@@ -8,7 +8,9 @@
 #include <stdexcept>
 #include <string>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// What kind of failure an Error is, as a number: one for each class below. Numbers never change
 /// and are never given again, so that they may cross to other languages and into logs.
@@ -99,4 +101,4 @@ class NotBuiltError : public Error {
   explicit NotBuiltError(const std::string& what) : Error(ErrorCode::not_built, what) {}
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

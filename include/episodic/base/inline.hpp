@@ -13,11 +13,21 @@
 /// define
 ///   EPISODIC_COMPILED: headers only declare, and the library's own sources define.
 ///
-/// All sources of a program must agree on these two macros.
+/// A source with EPISODIC_COMPILED and one without may meet in one program: `EPISODIC_NAMESPACE`
+/// keeps their code apart. Those without it must agree on EPISODIC_SEPARATE.
 
 #if defined(EPISODIC_COMPILED) || defined(EPISODIC_SEPARATE)
 #define EPISODIC_DECLARE_ONLY
 #define EPISODIC_INLINE
 #else
 #define EPISODIC_INLINE inline
+#endif
+
+// Code of headers alone has an inline namespace of its own, so that neither it nor the compiled
+// library takes the other's functions for its own (a plugin of the one in a host of the other).
+// Headers that kernels share (base/dtype.hpp, base/rules) are the same in both and stay outside.
+#if defined(EPISODIC_COMPILED)
+#define EPISODIC_NAMESPACE episodic
+#else
+#define EPISODIC_NAMESPACE episodic::inline headers
 #endif

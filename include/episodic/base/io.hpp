@@ -23,8 +23,9 @@
 #include <vector>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic::io {
+namespace EPISODIC_NAMESPACE::io {
 
 /// What kind of file a call is about.
 enum class Kind : std::uint8_t { segment, vectors, tokens, state, manifest, lock, directory };
@@ -212,4 +213,4 @@ class Directory {
   std::filesystem::path absolute_;  // of the folder, when it was opened
 };
 
-}  // namespace episodic::io
+}  // namespace EPISODIC_NAMESPACE::io

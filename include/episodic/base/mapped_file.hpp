@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <span>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// A regular file mapped into memory for as long as the object lives. Pages are read when touched.
 /// The file must not be shortened meanwhile: that is a bus error in any program that maps files.
@@ -28,4 +30,4 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -8,8 +8,9 @@
 #include <string>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Settings of a `Memoria`. Counts are in engrams, lifespans in steps.
 struct MemoriaConfig {
@@ -55,4 +56,4 @@ struct RetentionConfig {
   bool operator==(const RetentionConfig&) const = default;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -11,7 +11,7 @@
 
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Threads that parallel loops run on, given by a program that has its own.
 class Executor {
@@ -86,7 +86,7 @@ void parallel_for_or_alone(std::int64_t n, F&& f) noexcept {
   for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(i);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/base/impl/parallel.hpp"

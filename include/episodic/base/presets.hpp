@@ -11,7 +11,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 struct Preset {
   const char* name;
@@ -28,7 +28,7 @@ std::string preset_names();
 /// Changes `config` to a paper's system. \throws ConfigError for an unknown name, listing them
 void apply_preset(MemoryConfig& config, std::string_view name);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/base/impl/presets.hpp"

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// Elements that were shared, in a block that never changes, and behind them elements of its own.
 /// A copy takes room for the latter alone. Copies on several threads do not meet.
@@ -68,4 +70,4 @@ class SharedList {
   std::vector<T> own_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

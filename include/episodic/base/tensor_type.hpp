@@ -7,7 +7,9 @@
 #include <optional>
 #include <string_view>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// Element types of stored tensors. Those after `c64` are GGUF's: a run of elements along a row is
 /// packed into a block with scales of its own.
@@ -55,4 +57,4 @@ std::int64_t block_bytes(TensorType type);
 /// names.
 std::optional<TensorType> plain_type(std::string_view name);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -18,8 +18,9 @@
 #include <type_traits>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Whose memory an address is of.
 enum class MemoryKind : std::uint8_t { host, cuda };
@@ -114,4 +115,4 @@ struct SurpriseView {
   MemoryKind memory = MemoryKind::host;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <type_traits>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 namespace text_detail {
 
@@ -41,4 +43,4 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

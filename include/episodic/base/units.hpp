@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// A count: digits, with a decimal point only before a suffix. K, M, G, T are powers of 1000; Ki,
 /// Mi, Gi, Ti of 1024. Small letters count as capitals, and a space may stand before the suffix.
@@ -25,4 +27,4 @@ std::string bytes_text(std::int64_t bytes);
 /// "10,000,000"
 std::string count_text(std::int64_t count);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -5,9 +5,10 @@
 
 #include <cstdint>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::cpu {
+namespace EPISODIC_NAMESPACE::cpu {
 
 /// A row of n elements of float32, bfloat16 or float16 as float32, exactly: where it lies, or
 /// widened into `buffer` [n], which float32 does not need.
@@ -18,4 +19,4 @@ inline const float* as_floats(const Kernels& k, const void* row, DType dtype, st
   return buffer;
 }
 
-}  // namespace episodic::cpu
+}  // namespace EPISODIC_NAMESPACE::cpu

@@ -16,7 +16,7 @@
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/inline.hpp"
 
-namespace episodic::cpu {
+namespace EPISODIC_NAMESPACE::cpu {
 
 inline constexpr std::int64_t kStrip = 32;  ///< channels of a strip of staged rows
 
@@ -144,7 +144,7 @@ const Kernels* available_kernels(int i);
 /// For tests: use `table` from now on (null: the default again). Not while other threads compute.
 void use_kernels(const Kernels* table);
 
-}  // namespace episodic::cpu
+}  // namespace EPISODIC_NAMESPACE::cpu
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/cpu/impl/kernels.hpp"

@@ -11,9 +11,10 @@
 #include <cstdint>
 #include <span>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_type.hpp"
 
-namespace episodic::cpu {
+namespace EPISODIC_NAMESPACE::cpu {
 
 /// Whether the functions below know the type: F32, F16, BF16 and the block types.
 bool is_weight_type(TensorType type);
@@ -95,4 +96,4 @@ std::int64_t few_rows(TensorType type, Activations activations = Activations::ro
 void multiply_weights(std::int64_t n, std::span<const WeightProduct> products,
                       const WeightOptions& options = {});
 
-}  // namespace episodic::cpu
+}  // namespace EPISODIC_NAMESPACE::cpu

@@ -5,10 +5,11 @@
 
 #include <cstdint>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/store/event_store.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Counters since construction or reset; seconds are wall time inside the memory. Of a memory over
 /// a base: bytes and store count what it has of its own (the whole of its windows, though pages of
@@ -26,4 +27,4 @@ struct MemoryCounters {
   } seconds;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/host_memory.hpp"
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/memory/memory_base.hpp"
@@ -19,7 +20,7 @@
 #include "episodic/memory/memory_state.hpp"
 #include "episodic/store/disk_store.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// A HostMemory, whose steps and getters it has, that can be kept in a folder, put its events on
 /// disk, become a base for many (share), and go on as a memory on a device (state, advance).
@@ -168,4 +169,4 @@ class EpisodicMemory final : public HostMemory {
   const Impl& impl() const;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -18,7 +18,7 @@
 #include "episodic/recall/recall_hook.hpp"
 #include "episodic/timeline/timeline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 class Memoria;
 namespace detail {
@@ -171,7 +171,7 @@ class HostMemory : public SequenceMemory {
   std::unique_ptr<detail::MemoryCore> core_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/host_memory.hpp"

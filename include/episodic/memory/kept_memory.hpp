@@ -17,9 +17,10 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/io.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Whose memory it is. Fingerprints are compared when it is opened; an empty one is not compared.
 struct MemoryIdentity {
@@ -109,4 +110,4 @@ VerifyReport verify_memory(const std::filesystem::path& dir,
 void fork_memory(const std::filesystem::path& from, const std::filesystem::path& to,
                  io::Syscalls& calls = io::system_calls());
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -7,11 +7,12 @@
 #include <memory>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/timeline/event_table.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// What `EpisodicMemory::share` made of a memory: its events with their representatives, its
 /// windows and its timeline's state, for good. Made once, it does not change, whoever reads it; all
@@ -47,4 +48,4 @@ class MemoryBase {
   std::unique_ptr<Parts> parts_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

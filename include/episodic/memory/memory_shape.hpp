@@ -11,7 +11,7 @@
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// What may differ from layer to layer.
 struct LayerShape {
@@ -47,7 +47,7 @@ struct MemoryShape {
 /// message: "the rotary base of layer 0 (inverse frequency 1 is 0.1, not 0.2)"; empty if nothing.
 std::string difference(const MemoryShape& made_with, const MemoryShape& now);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/memory_shape.hpp"

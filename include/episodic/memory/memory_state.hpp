@@ -8,11 +8,12 @@
 #include <functional>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/store/codec.hpp"
 #include "episodic/timeline/timeline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// All that a memory carries from step to step but its closed events: its timeline's state and its
 /// layers'.
@@ -63,4 +64,4 @@ struct MemoryAdvance {
       read;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -6,9 +6,10 @@
 #include <cstdint>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Bytes per tier of a memory of `tokens` tokens in `events` events (with scope `head`: of each
 /// head).
@@ -43,4 +44,4 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const MemoryConfig& config, const MemoryShape& shape, std::int64_t n_tokens,
                        std::int64_t n_events, bool kept, int checkpoints = 4);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -13,6 +13,7 @@
 
 #include "episodic/base/config.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_view.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/recall/index.hpp"
@@ -20,7 +21,7 @@
 #include "episodic/timeline/step_kind.hpp"
 #include "episodic/timeline/timeline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// What not every memory can do.
 enum class Capability : std::uint8_t {
@@ -159,4 +160,4 @@ class SequenceMemory {
   }
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

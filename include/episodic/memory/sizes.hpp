@@ -10,7 +10,7 @@
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/store/codec.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// \throws ConfigError for a shape that makes no sense, or settings that name layers it has not
 void check_shape(const MemoryConfig& config, const MemoryShape& shape);
@@ -51,7 +51,7 @@ std::int64_t least_host_bytes(const MemoryConfig& config, const MemoryShape& sha
 /// step before, whatever has left the window since.
 std::int64_t ring_capacity(const MemoryConfig& config);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/sizes.hpp"

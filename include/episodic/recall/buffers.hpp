@@ -14,7 +14,7 @@
 #include "episodic/recall/index.hpp"
 #include "episodic/timeline/event_table.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Token budgets of the two buffers. Their capacity is n_init + C + n_mem - outside; the contiguity
 /// share is floor(k_r * capacity + 1), taken in double, and similarity gets the rest. k_r = 0 turns
@@ -74,7 +74,7 @@ class RecallBuffers {
   std::vector<ScoredEvent> scored_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/buffers.hpp"

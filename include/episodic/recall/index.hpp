@@ -12,7 +12,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 using EventId = std::int64_t;  ///< number of an event in order of time, from 0
 
@@ -168,7 +168,7 @@ IndexBytes index_bytes(const MemoryConfig& config, std::int64_t n_heads, std::in
 /// Share of `exact`'s events that `approximate` also lists, in [0, 1]; 1 if `exact` is empty.
 double recall_of(std::span<const ScoredEvent> approximate, std::span<const ScoredEvent> exact);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/exact_index.hpp"

@@ -10,9 +10,10 @@
 #include <span>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// A lane that is about to recall. Valid during the call.
 struct RankRequest {
@@ -59,4 +60,4 @@ struct AttendedEvents {
 /// As RecallHook.
 using AttentionHook = std::function<void(const AttendedEvents&)>;
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -9,7 +9,7 @@
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Keys of a run of tokens: element (g, i, c) at data[g * head_stride + i * row_stride + c], of
 /// float32, bfloat16 or float16.
@@ -37,7 +37,7 @@ std::int64_t select_representatives(const KeyView& keys, const float* relevance,
 /// Scales a vector to length 1; one of zeros stays as it is.
 void scale_to_unit(std::span<float> vector);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/representatives.hpp"

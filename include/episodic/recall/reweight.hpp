@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// How a reader's scores become factors.
 enum class Reweight : std::uint8_t {
@@ -78,4 +79,4 @@ inline std::vector<WeightedEvent> reweighted_events(Reweight mode, std::int64_t 
   return out;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -14,9 +14,10 @@
 #include <vector>
 
 #include "episodic/base/bytes.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/io.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 struct VectorTierOptions {
   /// Folder of the files; it must exist.
@@ -132,4 +133,4 @@ std::int64_t verify_vectors(
 /// Bytes in a tier of one slab of n rows with codes of so many bytes.
 std::int64_t vector_block_bytes(std::int64_t n_rows, std::int64_t width, std::int64_t codes);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

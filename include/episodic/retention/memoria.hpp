@@ -17,10 +17,11 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/memoria_config.hpp"
 #include "episodic/retention/detail/engram_counts.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Engrams that fire together are linked, those that are not attended are forgotten.
 ///
@@ -524,4 +525,4 @@ class Memoria {
   std::unordered_map<std::int64_t, Engram> fresh_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -12,7 +12,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/timeline/event_table.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 struct StoreShape {
   std::int64_t n_lanes = 0;     ///< of all layers that recall
@@ -70,7 +70,7 @@ void encode_block(const StoreShape& shape, const TokenRange& event, const RingVi
 /// The block as attention reads it, in place.
 KvSegment segment_of(const StoreShape& shape, const TokenRange& event, const std::byte* block);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/store/impl/codec.hpp"

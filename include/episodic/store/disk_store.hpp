@@ -13,10 +13,11 @@
 #include <vector>
 
 #include "episodic/base/bytes.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/io.hpp"
 #include "episodic/store/event_store.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// How blocks are read back. The same results either way.
 enum class ReadEngine : std::uint8_t { automatic, io_uring, threads };
@@ -123,4 +124,4 @@ std::int64_t default_host_bytes(const StoreShape& shape, std::int64_t max_block,
 std::int64_t least_host_bytes(const StoreShape& shape, std::int64_t max_block,
                               std::int64_t lease_tokens);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -15,7 +15,7 @@
 #include "episodic/store/codec.hpp"
 #include "episodic/timeline/event_table.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 struct StoreCounters {
   std::int64_t events = 0;          ///< appended and not forgotten
@@ -130,7 +130,7 @@ std::unique_ptr<EventStore> make_store_over(const EventStore& base,
 std::unique_ptr<EventStore> make_host_store(const StoreShape& shape, std::int64_t budget_bytes,
                                             std::int64_t max_block);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/store/impl/host_store.hpp"

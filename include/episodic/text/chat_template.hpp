@@ -15,9 +15,10 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/text/tokenizer.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 struct ChatMessage {
   std::string role;  ///< "system", "user", "assistant", or what else the template knows
@@ -103,4 +104,4 @@ ChatTemplate load_chat_template(const std::filesystem::path& model_dir);
 ///         (`Tokenizer::encode_marked`)
 std::vector<std::int64_t> encode_prompt(const Tokenizer& tokenizer, const RenderedPrompt& prompt);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -11,9 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/text/tokenizer.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// What the keys tokenizer.ggml.* say. The views need to live only until the tokenizer is made.
 struct GgufVocabulary {
@@ -51,4 +52,4 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::filesystem::path& file,
                                           std::string_view tokenizer_json,
                                           std::string_view config_json);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

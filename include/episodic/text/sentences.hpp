@@ -10,9 +10,10 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/text/tokenizer.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Byte behind each sentence, ascending; the last is the text's size (none for an empty text).
 ///
@@ -31,4 +32,4 @@ std::vector<std::int64_t> entry_starts(const Tokenizer& tokenizer,
                                        std::span<const std::int64_t> ids, std::int64_t longest,
                                        std::int64_t first = 0);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -12,7 +12,9 @@
 #include <string_view>
 #include <vector>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// Bytes of a text, from `begin` to before `end`.
 struct TextSpan {
@@ -78,4 +80,4 @@ class StreamDecoder {
 /// \throws FileError naming the file and what in it is missing or unsupported
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir);
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -9,9 +9,10 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/shared_list.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Tokens [start, end).
 struct TokenRange {
@@ -141,4 +142,4 @@ class EventTable {
   SharedList<TokenRange> events_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

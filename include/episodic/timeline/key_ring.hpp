@@ -6,8 +6,9 @@
 #include <cstdint>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Unrotated keys of the recent tokens of one layer, in a ring: element (g, t, c) of token t lies
 /// at data[g * head_stride + (t % capacity) * row_stride + c], of float32, bfloat16 or float16.
@@ -37,4 +38,4 @@ struct KeyShape {
   std::int64_t head_dim = 0;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -18,8 +18,9 @@
 
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// What is watched to fall: mean(event keys) . k, or the log-density of k under the event's
 /// diagonal Gaussian.
@@ -268,4 +269,4 @@ CalibratedGamma calibrate_gamma(std::int64_t wanted, Boundaries&& boundaries) {
   return best;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -13,7 +13,7 @@
 #include "episodic/timeline/event_table.hpp"
 #include "episodic/timeline/key_ring.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// Refines the raw flags of one step after another.
 class BoundaryRefiner {
@@ -55,7 +55,7 @@ class BoundaryRefiner {
   std::vector<float> rows_;  // [units, d], keys of 16 bits as float32
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/refine.hpp"

@@ -14,7 +14,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/timeline/key_ring.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// All that a segmenter may look at in a step of n tokens.
 struct StepSignal {
@@ -77,7 +77,7 @@ std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& config,
                                           std::vector<std::int64_t> given = {},
                                           const KeyShape& keys = {});
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/segmenter.hpp"

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// Which part of a sequence a step of one token belongs to. Longer steps are always read text.
 enum class StepKind : std::uint8_t {
@@ -28,4 +30,4 @@ inline RecallTurn recall_turn(std::int64_t n, StepKind kind, std::int64_t since,
   return {counted % recall_every == 0, counted + 1};
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

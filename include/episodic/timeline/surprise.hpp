@@ -11,7 +11,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// -log softmax(logits[i])[targets[i]] in nats, one pass by log-sum-exp in float32.
 /// \param logits [n, vocab], `row_stride` elements between rows
@@ -92,7 +92,7 @@ class SurpriseThreshold {
   std::vector<float> coming_;  // surprise of the step that is prepared
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/surprise_threshold.hpp"

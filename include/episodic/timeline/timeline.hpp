@@ -20,7 +20,7 @@
 #include "episodic/timeline/step_kind.hpp"
 #include "episodic/timeline/surprise.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 /// What the last finished step decided; rows of the step's n tokens.
 struct StepRecord {
@@ -188,7 +188,7 @@ class Timeline {
   std::vector<std::int64_t> targets_;
 };
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/timeline/impl/timeline.hpp"

@@ -9,9 +9,10 @@
 #include <limits>
 
 #include "episodic/attention/attend.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 inline constexpr float kLowest = -3.0e38f;  // start of a running maximum; finite (see Kernels)
 inline constexpr double kLog2E = 1.4426950408889634074;
@@ -193,4 +194,4 @@ void attend_few(const cpu::Kernels& k, const AttendShape& shape, const AttendInp
 void attend_many(const cpu::Kernels& k, const AttendShape& shape, const AttendInput& input,
                  const AttendOutput& output, const ScoreScale& scale, AttendWorkspace& workspace);
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

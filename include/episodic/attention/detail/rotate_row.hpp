@@ -6,9 +6,10 @@
 #include <cstring>
 
 #include "episodic/attention/rotary.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Rotates a row of float32; y == x is allowed. Channels from rotary_dim on are copied.
 class RotateRow {
@@ -33,4 +34,4 @@ class RotateRow {
   std::int64_t half_, head_dim_;
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

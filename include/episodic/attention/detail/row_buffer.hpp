@@ -7,9 +7,10 @@
 #include <memory>
 
 #include "episodic/attention/detail/rows.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// One row of float32, on the stack for the head sizes that models have.
 class RowBuffer {
@@ -42,4 +43,4 @@ void for_row_runs(std::int64_t n, std::int64_t elements, const Body& body) {
   }
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -7,9 +7,10 @@
 #include <cstring>
 
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// to[c] = from[c] as float32; to == from is allowed for float32.
 inline void load_row(const cpu::Kernels& k, const void* from, DType dtype, std::int64_t d,
@@ -66,4 +67,4 @@ inline void fetch_to_write(const void* to, std::int64_t bytes) {
 /// Loops over fewer elements than this stay on the calling thread (about 20 us).
 inline constexpr std::int64_t kSerialElements = 1 << 17;
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -15,7 +15,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace attend_detail {
 
 inline constexpr std::align_val_t kAlignment{64};
@@ -223,4 +223,4 @@ EPISODIC_INLINE void attend(const AttendShape& given_shape, const AttendInput& i
   }
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -20,7 +20,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace attend_few_detail {
 
 inline constexpr std::int64_t kSplit = 256;
@@ -381,4 +381,4 @@ EPISODIC_INLINE void attend_few(const cpu::Kernels& k, const AttendShape& shape,
   few.run();
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

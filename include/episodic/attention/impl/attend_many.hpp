@@ -34,7 +34,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace attend_many_detail {
 
 inline constexpr std::int64_t kTileLanes = 256;
@@ -582,4 +582,4 @@ EPISODIC_INLINE void attend_many(const cpu::Kernels& k, const AttendShape& shape
   many.run(parts(carver, true));
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -11,7 +11,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 EPISODIC_INLINE void copy_rows(const TensorView& from, const MutableTensorView& to) {
   const TensorSizes& sizes = from.sizes;
@@ -37,4 +37,4 @@ EPISODIC_INLINE void copy_rows(const TensorView& from, const MutableTensorView& 
       });
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -16,7 +16,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace rotary_detail {
 
 // The angle of position 64 a + b is that of 64 a rotated by that of b: two library calls for
@@ -254,4 +254,4 @@ EPISODIC_INLINE bool rotate_queries(const RotaryTable& table, const AngleRows& p
   return all_finite;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

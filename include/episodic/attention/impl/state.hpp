@@ -12,7 +12,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace state_detail {
 
 inline constexpr float kNoKey = -std::numeric_limits<float>::infinity();
@@ -99,4 +99,4 @@ EPISODIC_INLINE void rescale_sums(std::int64_t n, std::int64_t n_heads, const fl
   state_detail::rescale(n, n_heads, part_lse, whole_lse, sums);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -8,10 +8,11 @@
 #include <string>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_view.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 constexpr const char* name_of(MemoryKind memory) {
   return memory == MemoryKind::host ? "host" : "CUDA";
@@ -120,4 +121,4 @@ inline void check_surprise(const char* call, const SurpriseView& surprise, std::
   }
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

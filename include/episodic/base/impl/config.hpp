@@ -11,7 +11,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace config_detail {
 
 template <class E, std::size_t N>
@@ -176,4 +176,4 @@ EPISODIC_INLINE bool MemoryConfig::same_results(const MemoryConfig& other) const
   return mine == other;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

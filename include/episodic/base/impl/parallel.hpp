@@ -18,7 +18,7 @@
 
 #include "episodic/base/error.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace parallel_detail {
 
 inline std::atomic<Executor*> process_executor{nullptr};
@@ -163,4 +163,4 @@ EPISODIC_INLINE void parallel_for_impl(std::int64_t n, void (*body)(void*, std::
 }
 
 }  // namespace detail
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -7,7 +7,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace presets_detail {
 
 /// EM-LLM's S, which the others begin from: nothing of another system stays.
@@ -78,4 +78,4 @@ EPISODIC_INLINE void apply_preset(MemoryConfig& config, std::string_view name) {
   throw ConfigError(concat("preset \"", name, "\": there are ", preset_names()));
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

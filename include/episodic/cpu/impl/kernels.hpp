@@ -17,7 +17,7 @@
 #include <cpuid.h>
 #endif
 
-namespace episodic::cpu {
+namespace EPISODIC_NAMESPACE::cpu {
 
 #ifdef EPISODIC_DECLARE_ONLY
 extern const Kernels kernels_portable;
@@ -79,4 +79,4 @@ EPISODIC_INLINE void use_kernels(const Kernels* table) {
   kernels_detail::chosen.store(table, std::memory_order_relaxed);
 }
 
-}  // namespace episodic::cpu
+}  // namespace EPISODIC_NAMESPACE::cpu

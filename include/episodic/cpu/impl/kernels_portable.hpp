@@ -7,7 +7,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::cpu {
+namespace EPISODIC_NAMESPACE::cpu {
 namespace portable {
 using std::int32_t;
 using std::int64_t;
@@ -26,4 +26,4 @@ extern const Kernels kernels_portable;
 EPISODIC_INLINE constinit const Kernels kernels_portable =
     portable::table("portable", InstructionSet::portable);
 
-}  // namespace episodic::cpu
+}  // namespace EPISODIC_NAMESPACE::cpu

@@ -17,11 +17,11 @@
 #include "episodic/store/event_store.hpp"
 #include "episodic/timeline/timeline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 class DiskStore;
 }
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Where closed events lie.
 struct Tiers {
@@ -152,7 +152,7 @@ struct LayerBank {
   Numbers stored_;  // by scope; empty where the sequence is the only one
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/layer_bank.hpp"

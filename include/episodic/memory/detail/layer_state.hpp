@@ -32,7 +32,7 @@
 #include "episodic/timeline/refine.hpp"
 #include "episodic/timeline/timeline.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 class RotateRow;
 
@@ -223,7 +223,7 @@ class LayerState {
   std::vector<float> event_relevance_, mean_, each_;  // the same
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/layer_state.hpp"

@@ -25,11 +25,11 @@
 #include "episodic/recall/recall_hook.hpp"
 #include "episodic/timeline/timeline.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 class MemoryBase;
 }
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Adds the wall time of its scope to a counter.
 class Stopwatch {
@@ -188,7 +188,7 @@ struct MemoryCore {
   mutable ThreadGuard threads;
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/memory_core.hpp"

@@ -9,7 +9,7 @@
 
 #include "episodic/base/inline.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// The bytes of one array. What was never written to takes no memory.
 class Pages {
@@ -34,7 +34,7 @@ class Pages {
   std::size_t size_ = 0;
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/pages.hpp"

@@ -14,7 +14,7 @@
 #include "episodic/recall/index.hpp"
 #include "episodic/retention/memoria.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 class Retention {
  public:
@@ -66,7 +66,7 @@ class Retention {
   bool closes_ = false;
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/memory/impl/retention.hpp"

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
-namespace episodic::detail {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE::detail {
 
 /// What was overwritten between one snapshot and the next later one. The window as it was at a
 /// snapshot is the present one with the rows of all later logs and of its own put back, the latest
@@ -44,4 +46,4 @@ struct RowLog {
   std::shared_ptr<RowLog> later;  ///< null: the memory's last one
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

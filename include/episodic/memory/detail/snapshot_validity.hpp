@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Which snapshots still tell of this sequence: those of states that no restore went back behind.
 class SnapshotValidity {
@@ -50,4 +51,4 @@ class SnapshotValidity {
   std::vector<Rewind> rewinds_;  ///< by tokens: one that kept as few or fewer makes others idle
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -6,8 +6,9 @@
 #include <thread>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/inline.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Refuses the second of two threads that are in one memory at once. A thread that is inside may
 /// call again, from a callback say.
@@ -51,4 +52,4 @@ class ThreadGuard {
   std::atomic<std::thread::id> owner_{};
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

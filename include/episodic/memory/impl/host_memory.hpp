@@ -12,7 +12,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/memory/detail/memory_core.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 class HostMemory::Snapshot final : public MemorySnapshot {
  public:
@@ -431,4 +431,4 @@ EPISODIC_INLINE void HostMemory::reset() {
   m.open = false;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

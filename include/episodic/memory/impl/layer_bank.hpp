@@ -10,7 +10,7 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 EPISODIC_INLINE std::span<const KeyRing> LayerBank::lend_keys() {
   rings_.clear();
@@ -155,4 +155,4 @@ EPISODIC_INLINE void LayerBank::number(const Timeline& time, std::span<const Lan
                              time.events(s).size(), " of scope ", s, "; the file is damaged"));
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -21,7 +21,7 @@
 #include "episodic/cpu/kernels.hpp"
 #include "episodic/recall/representatives.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace layer_state_detail {
 
 inline constexpr std::int64_t kTokensPerTask = 32;
@@ -534,4 +534,4 @@ EPISODIC_INLINE std::int64_t LayerState::bytes_needed(const MemoryConfig& config
          size_of(DType::float32) * shape.n_heads * (capacity + local);
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

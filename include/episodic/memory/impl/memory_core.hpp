@@ -15,7 +15,7 @@
 #include "episodic/base/rules/recall.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 EPISODIC_INLINE std::uint64_t MemoryCore::unique_number() {
   static std::atomic<std::uint64_t> next{1};
@@ -449,4 +449,4 @@ EPISODIC_INLINE void MemoryCore::check_unpinned(std::int64_t scope, EventId even
     throw DataError(concat("event ", event, " is pinned; unpin it before it is forgotten"));
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -9,7 +9,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 EPISODIC_INLINE bool MemoryShape::operator==(const MemoryShape& other) const {
   return difference(*this, other).empty();
@@ -89,4 +89,4 @@ EPISODIC_INLINE MemoryShape MemoryShape::load(ByteReader& from) {
   return s;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -12,7 +12,7 @@
 
 #include "episodic/base/inline.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace pages_detail {
 
 /// \return null for no bytes \throws std::bad_alloc
@@ -47,4 +47,4 @@ EPISODIC_INLINE Pages::~Pages() {
   if (data_) munmap(data_, size_);
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -11,7 +11,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/recall/representatives.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace retention_detail {
 
 inline bool before(const std::pair<EventId, double>& a, EventId event) { return a.first < event; }
@@ -102,4 +102,4 @@ EPISODIC_INLINE void Retention::load(ByteReader& from, std::int64_t n_events) {
   for (std::size_t i = 0; i < events.size(); ++i) received_.emplace_back(events[i], masses[i]);
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -12,7 +12,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace sizes_detail {
 
 /// A setting, and the bytes that it asks for, or its share of them.
@@ -173,4 +173,4 @@ EPISODIC_INLINE StoreShape store_shape(const MemoryConfig& config, const MemoryS
   return {lanes.n_lanes, lanes.n_kv_heads, shape.head_dim, config.kv_dtype};
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -11,7 +11,7 @@
 #include "episodic/recall/detail/vector_slabs.hpp"
 #include "episodic/recall/index.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// The order of a search result: best first; ties: the earlier event.
 inline bool ranks_before(const ScoredEvent& a, const ScoredEvent& b) {
@@ -201,4 +201,4 @@ class ExactIndex final : public RepresentativeIndex {
   ExactSearch search_{*this, this};
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <limits>
 
+#include "episodic/base/inline.hpp"
 #include "episodic/base/parallel.hpp"
 
-namespace episodic::detail::exact_index_detail {
+namespace EPISODIC_NAMESPACE::detail::exact_index_detail {
 
 /// Not a number would break the ranking's order; such an event comes last.
 inline float rankable(float score) {
@@ -24,4 +25,4 @@ void parallel_blocks(std::int64_t n, F&& f) {
   });
 }
 
-}  // namespace episodic::detail::exact_index_detail
+}  // namespace EPISODIC_NAMESPACE::detail::exact_index_detail

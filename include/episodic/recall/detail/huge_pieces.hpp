@@ -11,7 +11,7 @@
 
 #include "episodic/base/inline.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Pieces of equal size that never move, appended and cut at the end. A block takes ordinary pages
 /// while it fills, so that a short list costs no more than it holds; huge ones are asked for when
@@ -46,7 +46,7 @@ class HugePieces {
   std::vector<std::byte*> blocks_;
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/huge_pieces.hpp"

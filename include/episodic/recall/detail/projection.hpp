@@ -19,7 +19,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/recall/detail/quantised.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 class Projection {
  public:
@@ -138,7 +138,7 @@ class Projection::Opened {
   std::vector<double> left_;  // [width], scratch
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/projection.hpp"

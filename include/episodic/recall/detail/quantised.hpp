@@ -10,7 +10,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/recall/detail/huge_pieces.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Bound on the rounding of a float32 dot product of n channels, in any of the orders used in this
 /// room, relative to the product of the norms: no chain of additions is longer than n / 8 + 256.
@@ -85,7 +85,7 @@ class QuantisedSlabs {
   HugePieces bounds_;    // [rows, stride], and the slab's mean [width]
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/quantised.hpp"

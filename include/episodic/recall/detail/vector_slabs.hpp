@@ -10,7 +10,7 @@
 
 #include "episodic/base/inline.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Dot product of n floats; the same bits as cpu::Kernels::dots, whatever the rows around.
 float dot(const float* a, const float* b, std::int64_t n);
@@ -64,7 +64,7 @@ class VectorSlabs {
   std::vector<Slab> slabs_;
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail
 
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/recall/impl/vector_slabs.hpp"

@@ -10,7 +10,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 EPISODIC_INLINE rules::RecallBudget recall_budget(const MemoryConfig& config,
                                                   std::int64_t outside) {
@@ -153,4 +153,4 @@ EPISODIC_INLINE void RecallBuffers::load(ByteReader& from, std::int64_t n_events
                              " out of its order; the file is damaged"));
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

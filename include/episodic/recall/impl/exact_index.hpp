@@ -16,7 +16,7 @@
 #include "episodic/recall/detail/exact_rows.hpp"
 #include "episodic/recall/vector_tier.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace detail {
 namespace exact_index_detail {
 
@@ -592,4 +592,4 @@ EPISODIC_INLINE double recall_of(std::span<const ScoredEvent> approximate,
   return static_cast<double>(hits) / static_cast<double>(exact.size());
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

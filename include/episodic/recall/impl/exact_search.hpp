@@ -13,7 +13,7 @@
 #include "episodic/recall/detail/exact_index.hpp"
 #include "episodic/recall/detail/exact_rows.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace exact_index_detail {
 
 inline constexpr std::int64_t kFirstLook =
@@ -303,4 +303,4 @@ EPISODIC_INLINE std::int64_t ExactSearch::bytes() const {
   return static_cast<std::int64_t>(upper_.capacity() * sizeof(float));
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

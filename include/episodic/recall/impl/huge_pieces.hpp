@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <new>
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace huge_pieces_detail {
 
 inline constexpr std::int64_t kLine = 64;
@@ -86,4 +86,4 @@ EPISODIC_INLINE void HugePieces::finish(std::int64_t n) {
   }
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

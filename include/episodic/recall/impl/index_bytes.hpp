@@ -6,7 +6,7 @@
 #include "episodic/recall/detail/vector_slabs.hpp"
 #include "episodic/recall/index.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 EPISODIC_INLINE IndexBytes index_bytes(const MemoryConfig& config, std::int64_t n_heads,
                                        std::int64_t head_dim, std::int64_t n_events) {
@@ -31,4 +31,4 @@ EPISODIC_INLINE IndexBytes index_bytes(const MemoryConfig& config, std::int64_t 
   return bytes;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

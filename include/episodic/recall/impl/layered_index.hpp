@@ -11,7 +11,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/recall/detail/exact_index.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace layered_index_detail {
 
 /// Puts the lists of the first `n_base` events and of those behind them together.
@@ -120,4 +120,4 @@ EPISODIC_INLINE std::unique_ptr<RepresentativeIndex> make_index_over(
   return std::make_unique<layered_index_detail::LayeredIndex>(base, std::move(added));
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -7,7 +7,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/recall/index.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 EPISODIC_INLINE std::unique_ptr<RepresentativeIndex> make_faiss_index(
     const IndexShape& /*shape*/, std::int64_t /*exact_up_to*/) {
@@ -16,4 +16,4 @@ EPISODIC_INLINE std::unique_ptr<RepresentativeIndex> make_faiss_index(
       "or use index = \"exact\"");
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -18,7 +18,7 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace projection_detail {
 
 inline constexpr std::int64_t kGroup = Projection::kGroup;
@@ -578,4 +578,4 @@ EPISODIC_INLINE void Projection::rows_of(const Opened& query, std::int64_t slab,
       group, -std::numeric_limits<float>::infinity(), out);
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

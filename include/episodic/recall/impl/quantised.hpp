@@ -16,7 +16,7 @@
 #include "episodic/cpu/kernels.hpp"
 #include "episodic/recall/detail/vector_slabs.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 namespace quantised_detail {
 
 inline constexpr std::int64_t kBlock = 128;  // channels that share a scale
@@ -259,4 +259,4 @@ EPISODIC_INLINE void QuantisedSlabs::decode(std::int64_t slab, std::int64_t row,
     out[c] = scales[c / quantised_detail::kBlock] * static_cast<float>(codes[c]);
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -10,7 +10,7 @@
 
 #include "episodic/cpu/as_floats.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 EPISODIC_INLINE std::int64_t select_representatives(const KeyView& keys, const float* relevance,
                                                     std::int64_t n, std::int64_t n_heads,
@@ -62,4 +62,4 @@ EPISODIC_INLINE void scale_to_unit(std::span<float> vector) {
   for (float& x : vector) x = static_cast<float>(x * factor);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -12,7 +12,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic::detail {
+namespace EPISODIC_NAMESPACE::detail {
 
 EPISODIC_INLINE float dot(const float* a, const float* b, std::int64_t n) {
   float out;
@@ -77,4 +77,4 @@ EPISODIC_INLINE void VectorSlabs::take(std::int64_t slab, VectorSlabs& from) noe
   from.held_ -= held;
 }
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace episodic::detail {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE::detail {
 
 /// Room for so many more, by doubling.
 template <class T>
@@ -112,4 +114,4 @@ struct EngramCounts {
   }
 };
 
-}  // namespace episodic::detail
+}  // namespace EPISODIC_NAMESPACE::detail

@@ -15,7 +15,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/cpu/kernels.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace codec_detail {
 
 inline constexpr std::int64_t kScaleAlignment =
@@ -223,4 +223,4 @@ EPISODIC_INLINE KvSegment segment_of(const StoreShape& shape, const TokenRange& 
   return s;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

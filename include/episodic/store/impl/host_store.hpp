@@ -12,7 +12,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/store/event_store.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace host_store_detail {
 
 inline constexpr std::int64_t kSlabBytes = std::int64_t{8} << 20;
@@ -332,4 +332,4 @@ EPISODIC_INLINE std::unique_ptr<EventStore> make_host_store(const StoreShape& sh
   return std::make_unique<host_store_detail::HostStore>(shape, budget_bytes, max_block);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -10,7 +10,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/store/event_store.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace layered_store_detail {
 
 /// Reads the first events from one reader, those behind them from another, which may be a store.
@@ -181,4 +181,4 @@ EPISODIC_INLINE std::unique_ptr<EventStore> make_store_over(const EventStore& ba
   return std::make_unique<layered_store_detail::LayeredStore>(base, std::move(added));
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

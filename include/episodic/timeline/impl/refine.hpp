@@ -13,7 +13,7 @@
 #include "episodic/base/text.hpp"
 #include "episodic/cpu/as_floats.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace refine_detail {
 
 inline constexpr std::int64_t kLanes = 8;
@@ -166,4 +166,4 @@ EPISODIC_INLINE void BoundaryRefiner::step(std::span<const KeyRing> layers, std:
   last_in_previous_ = last_in_step;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -14,7 +14,7 @@
 #include "episodic/timeline/key_segmenter.hpp"
 #include "episodic/timeline/surprise.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace segmenter_detail {
 
 inline void check_lengths(const StepSignal& signal, std::span<float> threshold,
@@ -189,4 +189,4 @@ EPISODIC_INLINE std::unique_ptr<Segmenter> make_segmenter(const MemoryConfig& co
   throw ConfigError("segmenter: unknown kind");
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

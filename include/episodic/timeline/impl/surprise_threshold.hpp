@@ -8,7 +8,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/timeline/surprise.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace surprise_threshold_detail {
 
 /// mu + gamma * sigma of v[0..n), +inf for n < 2. Two passes: the one-pass form cancels. A function
@@ -107,4 +107,4 @@ EPISODIC_INLINE void SurpriseThreshold::resume(std::int64_t tokens, std::span<co
   tokens_ = tokens;
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -13,7 +13,7 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/text.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 namespace timeline_detail {
 
 // Bytes travel as numbers: std::byte is none.
@@ -306,4 +306,4 @@ EPISODIC_INLINE void Timeline::load_events(ByteReader& from) {
   for (Scope& scope : scopes_) scope.events.load(from);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE

@@ -14,7 +14,7 @@
 #include "episodic/cpu/kernels.hpp"
 #include "episodic/timeline/surprise.hpp"
 
-namespace episodic {
+namespace EPISODIC_NAMESPACE {
 
 static_assert(SurpriseInPieces::kPiece % cpu::kExpStretch == 0);
 
@@ -109,4 +109,4 @@ EPISODIC_INLINE void SurpriseInPieces::finish(float* out) const {
                                                 rows_[i].sum, rows_[i].logit);
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
