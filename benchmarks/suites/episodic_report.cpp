@@ -53,15 +53,16 @@ int main(int argc, char** argv) {
     }
     if (!json.empty())
       tools::write_json(json == "-" ? std::filesystem::path() : json, {{"files", names}});
-    if (json == "-") return 0;
-    std::fputs(fmt::format("{} files: {}\n", written.size(), (out / written.front().first).string())
-                   .c_str(),
-               stdout);
+    if (json != "-")
+      std::fputs(
+          fmt::format("{} files: {}\n", written.size(), (out / written.front().first).string())
+              .c_str(),
+          stdout);
   } catch (const tools::UsageError& e) {
     return app.refuse(e);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "episodic-report: %s\n", tools::on_one_line(e).c_str());
     return 1;
   }
-  return 0;
+  return tools::finished("episodic-report");
 }

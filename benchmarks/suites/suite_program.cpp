@@ -266,7 +266,7 @@ int run_suite_program(tools::CommandLine& app, int argc, char** argv) {
     std::fprintf(stderr, "%s: %s\n", name.c_str(), tools::on_one_line(e).c_str());
     return 1;
   }
-  return 0;
+  return tools::finished(name.c_str());
 }
 
 }  // namespace episodic::suites

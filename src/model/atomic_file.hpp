@@ -13,15 +13,35 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "episodic/base/error.hpp"
 
 namespace episodic {
 
+/// What bytes are handed to and not kept in: a terminal, a pipe, /dev/null, and whatever a name in
+/// /dev or /proc leads to. A file that is given such a name takes its place: as root the device is
+/// gone.
+inline bool is_stream(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+      !std::filesystem::is_directory(status))
+    return true;
+  const std::string place = std::filesystem::absolute(path, error).lexically_normal().string();
+  return place.starts_with("/dev/") || place.starts_with("/proc/");
+}
+
 /// A file under a temporary name; gone unless commit was reached.
 class AtomicFile {
  public:
+  /// \throws FileError also where `path` is a stream
   explicit AtomicFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
+    if (is_stream(path))
+      throw FileError(
+          fmt::format("{}: is a device or a pipe; name a file, which is made whole or not at all",
+                      path.string()));
     static std::atomic<unsigned> serial{0};
     temporary_ += fmt::format(".{}.{}.part", ::getpid(), serial++);
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -26,6 +26,7 @@
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/session/engine.hpp"
+#include "model/atomic_file.hpp"
 
 namespace episodic::tools {
 
@@ -224,6 +225,12 @@ LogCallback model_log(const CommonFlags& common) {
       [](LogLevel, std::string_view line) { fmt::print(stderr, "episodic: warning: {}\n", line); };
 }
 
+int finished(const char* program) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  std::fprintf(stderr, "%s: stdout: cannot be written; check the space left\n", program);
+  return 1;
+}
+
 std::string read_text(const std::filesystem::path& path, std::size_t most) {
   const bool is_stdin = path == "-";
   const std::string name = is_stdin ? "stdin" : path.string();
@@ -242,7 +249,7 @@ std::string read_text(const std::filesystem::path& path, std::size_t most) {
     if (text.size() > most)
       throw FileError(fmt::format("{}: is longer than {} bytes; check the path", name, most));
   }
-  if (in.bad())
+  if (in.bad() || (is_stdin && std::ferror(stdin) != 0))
     throw FileError(
         fmt::format("{}: cannot be read ({}); check the path", name, std::strerror(errno)));
   return text;
@@ -270,7 +277,8 @@ std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {
     throw FileError(fmt::format("{}: expected a JSON array of token ids, or an object with \"ids\"",
                                 path.string()));
   for (const Json& x : j) {
-    if (!x.is_number_integer())
+    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+    if (!x.is_number_integer() || (x.is_number_unsigned() && x.get<std::uint64_t>() > kMost))
       throw FileError(fmt::format("{}: token ids must be integers, found {}", path.string(),
                                   printable_value(x)));
     ids.push_back(x.get<std::int64_t>());
@@ -279,6 +287,15 @@ std::vector<std::int64_t> read_ids(const std::filesystem::path& path) {
 }
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
+  if (!is_stream(path)) return replace_text(path, text);
+  std::ofstream out(path, std::ios::binary | std::ios::app);
+  out << text;
+  out.close();
+  if (!out)
+    throw FileError(fmt::format("{}: cannot be written ({})", path.string(), std::strerror(errno)));
+}
+
+void replace_text(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::path part = path;
   part += fmt::format(".{}.part", ::getpid());
   {

@@ -136,6 +136,10 @@ LogCallback model_log(const CommonFlags& common);
 /// it.
 void limit_spinning(char** argv);
 
+/// The exit code of a program that has done its work: 1, with a line, where stdout did not take all
+/// that was written to it.
+int finished(const char* program);
+
 /// Whole file, whatever its bytes; "-" is stdin. \throws FileError, also for more than `most` bytes
 std::string read_text(const std::filesystem::path& path,
                       std::size_t most = std::numeric_limits<std::size_t>::max());
@@ -151,6 +155,8 @@ std::vector<std::int64_t> read_ids(const std::filesystem::path& path);
 
 /// Writes through a temporary file and a rename, so that no reader sees half. \throws FileError
 void write_text(const std::filesystem::path& path, const std::string& text);
+/// The same where what has the name is not trusted: whatever it is or leads to, it is replaced.
+void replace_text(const std::filesystem::path& path, const std::string& text);
 
 /// The JSON with a newline, to a file or (empty path or "-") stdout.
 void write_json(const std::filesystem::path& path, const Json& json);

@@ -53,9 +53,9 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, Commit
 }
 
 void ReadingNote::leave(const std::filesystem::path& dir) const {
-  write_text(dir / kName, Json{{"text", text}, {"tokens", tokens}}.dump(
-                              -1, ' ', false, Json::error_handler_t::replace) +
-                              "\n");
+  replace_text(dir / kName, Json{{"text", text}, {"tokens", tokens}}.dump(
+                                -1, ' ', false, Json::error_handler_t::replace) +
+                                "\n");
 }
 
 void ReadingNote::remove(const std::filesystem::path& dir) {

@@ -29,7 +29,7 @@ int run_program(int argc, char** argv, const std::function<void(CommandLine&)>& 
     std::fprintf(stderr, "episodic: %s\n", on_one_line(e).c_str());
     return 1;
   }
-  return 0;
+  return finished("episodic");
 }
 
 }  // namespace episodic::tools

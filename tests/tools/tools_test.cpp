@@ -97,6 +97,59 @@ TEST_CASE("a file that has no end, or is none, is refused by its name") {
   CHECK(mentions(said(*model, "--prompt-file - < /proc/self/mem"), "stdin: cannot be read"));
 }
 
+TEST_CASE("a result that cannot be written is a failure, and a device is not replaced") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch dir;
+  put(dir / "text", "Nobody came home too late.");
+  const std::string tokenize =
+      "tokenize --model " + quoted(model->string()) + " --text " + quoted((dir / "text").string());
+  const fs::path null = dir / "null", no_room = dir / "full", pipe = dir / "pipe";
+  // A disk that is full, under stdout.
+  const auto to_full = [&](const std::string& arguments) {
+    const std::string err = (dir / "err").string();
+    const int status = std::system(
+        ("'" EPISODIC_BINARY_DIR "/bin/episodic' " + arguments + " > /dev/full 2> " + quoted(err))
+            .c_str());
+    INFO(arguments << ": " << contents(err));
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 1);
+    CHECK(one_line(contents(err)));
+    CHECK(mentions(contents(err), "stdout: cannot be written; check the space left"));
+  };
+  to_full(tokenize);
+  to_full(tokenize + " --json -");
+  to_full("--version");
+  // A name that leads to a device is written to; a file in its place would be the end of it.
+  fs::create_symlink("/dev/null", null);
+  CHECK(run_episodic(tokenize + " --json " + quoted(null.string())).status == 0);
+  CHECK(fs::is_symlink(null));
+  fs::create_symlink("/dev/full", no_room);
+  const Run full = run_episodic(tokenize + " --json " + quoted(no_room.string()));
+  CHECK(full.status == 1);
+  CHECK(mentions(full.err, "full: cannot be written (No space left on device)"));
+  CHECK(fs::is_symlink(no_room));
+  // So is a pipe, as a shell makes one for >(...).
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const std::string copy = (dir / "copy").string();
+  const int read = std::system(("cat " + quoted(pipe.string()) + " > " + quoted(copy) +
+                                " & timeout 60 '" EPISODIC_BINARY_DIR "/bin/episodic' " + tokenize +
+                                " --json " + quoted(pipe.string()) + " > /dev/null; wait")
+                                   .c_str());
+  CHECK(read == 0);
+  CHECK(fs::is_fifo(pipe));
+  CHECK(Json::parse(contents(copy)).contains("ids"));
+  CHECK(json_of(tokenize) == Json::parse(contents(copy)));
+  CHECK(run_episodic(tokenize + " --json /proc/self/fd/1").status == 0);  // /dev/stdout
+  // What is made whole or not at all must be a file.
+  const Run score =
+      run_episodic("score --threads 1 --quiet --model " + quoted(model->string()) + " --text " +
+                   quoted((dir / "text").string()) + " --per-token " + quoted(null.string()));
+  CHECK(score.status == 1);
+  CHECK(mentions(score.err, "null: is a device or a pipe"));
+  CHECK(fs::is_symlink(null));
+}
+
 TEST_CASE("demo and segment name what they cannot use") {
   const auto model = recall_model();
   if (!model)
