@@ -24,7 +24,6 @@ using device::Cublas;
 using device::CurrentDevice;
 using device::DeviceBuffer;
 using device::DeviceLinear;
-using device::Stream;
 
 constexpr const char* kTakeLess = "take a smaller model, or the host's products";
 
@@ -123,7 +122,7 @@ class DeviceProducts final : public FrozenProducts {
   }
 
   int device_;
-  Stream stream_;
+  device::Stream stream_;
   Cublas cublas_{stream_.get()};
   std::map<std::pair<WeightRole, std::int64_t>, DeviceLinear> linears_;  // role, layer
   DeviceBuffer weights_, rows_;

@@ -16,11 +16,19 @@ std::unique_ptr<SequenceMemory> made(const MemoryConfig& config, const MemorySha
   return std::make_unique<Memory>(config, shape);
 }
 
+sequence_kinds::Kind kind_of_host(const char* name, decltype(sequence_kinds::Kind::make) make) {
+  sequence_kinds::Kind kind;
+  kind.name = name;
+  kind.any_strides = kind.turns_back = true;
+  kind.dims = {10, 16, 8, 33};
+  kind.make = std::move(make);
+  kind.array = sequence_kinds::host_array;
+  return kind;
+}
+
 std::vector<sequence_kinds::Kind> kinds_of_host() {
-  using sequence_kinds::host_array;
-  const std::vector<std::int64_t> dims = {10, 16, 8, 33};
-  return {{"HostMemory", true, true, dims, made<HostMemory>, host_array},
-          {"EpisodicMemory", true, true, dims, made<EpisodicMemory>, host_array}};
+  return {kind_of_host("HostMemory", made<HostMemory>),
+          kind_of_host("EpisodicMemory", made<EpisodicMemory>)};
 }
 
 }  // namespace
