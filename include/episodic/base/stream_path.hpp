@@ -7,7 +7,9 @@
 #include <string>
 #include <system_error>
 
-namespace episodic {
+#include "episodic/base/inline.hpp"
+
+namespace EPISODIC_NAMESPACE {
 
 /// What bytes are handed to and not kept in: a terminal, a pipe, /dev/null, and whatever a name in
 /// /dev or /proc leads to. A file that is given such a name takes its place: as root the device is
@@ -23,4 +25,4 @@ inline bool is_stream(const std::filesystem::path& path) {
          (place.starts_with("/dev/") && !place.starts_with("/dev/shm/"));  // where files are kept
 }
 
-}  // namespace episodic
+}  // namespace EPISODIC_NAMESPACE
