@@ -32,7 +32,7 @@ json with(json body, const json& more) {
 json endless(bool stream) { return with(kEndless, {{"stream", stream}}); }
 
 /// Reads until there is something to read for.
-struct Model {
+struct ServedModel {
   std::unique_ptr<Engine> engine = engine_of(shipped());
 };
 
@@ -52,7 +52,7 @@ std::size_t places(const Service& service) { return service.counters().places; }
 }  // namespace
 
 TEST_CASE("serve: odd clients get an error that fits, and the next one is answered") {
-  Model model;
+  ServedModel model;
   ServiceOptions limit;
   limit.max_tokens = 2000;
   Service service(*model.engine, limit);
@@ -172,7 +172,7 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
 }
 
 TEST_CASE("serve: requests one after another on a connection stay apart") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   const Running running(service);
   // two at once, and a body on a GET that is not the next request
@@ -199,7 +199,7 @@ TEST_CASE("serve: requests one after another on a connection stay apart") {
 }
 
 TEST_CASE("serve: connections that say nothing, or little, stop nobody") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   ServerOptions options;
   options.limits.connections = 20;
@@ -224,7 +224,7 @@ TEST_CASE("serve: connections that say nothing, or little, stop nobody") {
 }
 
 TEST_CASE("serve: a head or a body that comes byte by byte is not waited for") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   ServerOptions options;
   options.limits.head_time = options.limits.body_time = milliseconds(300);
@@ -247,7 +247,7 @@ TEST_CASE("serve: a head or a body that comes byte by byte is not waited for") {
 }
 
 TEST_CASE("serve: millions of headers are not read") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   ServerOptions options;
   options.access.api_key = "secret";
@@ -267,7 +267,7 @@ TEST_CASE("serve: millions of headers are not read") {
 }
 
 TEST_CASE("serve: a reader that takes nothing is given up, and others are answered meanwhile") {
-  Model model;
+  ServedModel model;
   ServiceOptions limits;
   limits.in_flight.parts = 50;
   limits.in_flight.slow = milliseconds(200);
@@ -300,7 +300,7 @@ TEST_CASE("serve: a reader that takes nothing is given up, and others are answer
 }
 
 TEST_CASE("serve: nothing is computed for a client that has gone") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   const Running running(service);
   const auto given_up = [&](int n) {
@@ -352,7 +352,7 @@ TEST_CASE("serve: nothing is computed for a client that has gone") {
 }
 
 TEST_CASE("serve: a client that only says that it sends no more gets its answer") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   const Running running(service);
   Raw stream(running);
@@ -374,7 +374,7 @@ TEST_CASE("serve: a client that only says that it sends no more gets its answer"
 }
 
 TEST_CASE("serve: a burst is answered, each with its own; what is too much is told to come again") {
-  Model model;
+  ServedModel model;
   ServiceOptions limits;
   limits.queue = 30;
   Service service(*model.engine, limits);
@@ -417,7 +417,7 @@ TEST_CASE("serve: a burst is answered, each with its own; what is too much is to
 }
 
 TEST_CASE("serve: a web page may ask where its origin is named") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   ServerOptions options;
   options.access.origins = {"http://localhost:3000"};
@@ -455,7 +455,7 @@ TEST_CASE("serve: a web page may ask where its origin is named") {
 }
 
 TEST_CASE("serve: a request comes to no more tokens than it may") {
-  Model model;
+  ServedModel model;
   ServiceOptions limits;
   limits.max_tokens = 50;
   Service service(*model.engine, limits);
@@ -479,7 +479,7 @@ TEST_CASE("serve: a request comes to no more tokens than it may") {
 }
 
 TEST_CASE("serve: a request that takes longer than it may is ended") {
-  Model model;
+  ServedModel model;
   ServiceOptions limits;
   limits.in_flight.whole = milliseconds(300);
   Service service(*model.engine, limits);
@@ -494,7 +494,7 @@ TEST_CASE("serve: a request that takes longer than it may is ended") {
 }
 
 TEST_CASE("serve: a stream that waits is not silent") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   ServerOptions options;
   options.silence = milliseconds(50);
@@ -510,7 +510,7 @@ TEST_CASE("serve: a stream that waits is not silent") {
 }
 
 TEST_CASE("serve: when it stops, those who wait are told") {
-  Model model;
+  ServedModel model;
   Service service(*model.engine);
   Running running(service);
   Busy busy(running);
