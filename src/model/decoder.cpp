@@ -7,146 +7,20 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <map>
 #include <numeric>
 #include <utility>
 
-#include "base/aligned_buffer.hpp"
 #include "base/rethrow.hpp"
+#include "decoder_adapters.hpp"
+#include "decoder_buffers.hpp"
 #include "decoder_weights.hpp"
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "linear.hpp"
-#include "lora_scale.hpp"
 
 namespace episodic {
-namespace {
-
-/// What one adapter adds to a product: factor * B (A x).
-struct LowRank {
-  Linear a, b;
-  float factor = 1;
-};
-
-using LowRanks = std::map<const Linear*, std::vector<LowRank>>;  // by what they are added to
-
-/// Steps of a sequence up to so many tokens multiply as few rows (linear.hpp), whatever is beside
-/// them in a batch: a token that is written alone, or with a few guesses behind it, is bound by
-/// reading weights.
-constexpr std::int64_t kFewTokens = 4;
-
-RowClass class_of(std::int64_t tokens) {
-  return tokens <= kFewTokens ? RowClass::few : RowClass::many;
-}
-
-/// One sequence's rows of a step.
-struct SequenceRows {
-  std::int64_t first = 0, n = 0;
-  const LowRanks* low_ranks = nullptr;  // of the sequence's adapters; set for each step
-
-  std::int64_t end() const { return first + n; }
-};
-
-/// Rows of one width, kept from step to step.
-class RowBuffer {
- public:
-  void fit(std::int64_t rows, std::int64_t width) {
-    width_ = width;
-    memory_.floats(rows * width);
-  }
-  float* from(std::int64_t row) { return memory_.floats() + row * width_; }
-  const float* from(std::int64_t row) const { return memory_.floats() + row * width_; }
-  std::int64_t width() const { return width_; }
-
- private:
-  AlignedBuffer memory_;
-  std::int64_t width_ = 0;
-};
-
-/// The outputs of one step's stages, kept from step to step: a row is a token, those of a sequence
-/// lie together.
-struct StepBuffers {
-  RowBuffer hidden, normed;  // [n, hidden]
-  RowBuffer q, k, v;         // [n, heads * d]
-  RowBuffer gate, up;        // [n, intermediate]
-  RowBuffer low;             // [n, the largest rank of an adapter]
-  RowBuffer attended;        // [n, heads * d]
-  std::vector<SequenceRows> sequences;
-
-  /// Room for sequences of these lengths. \return their rows
-  std::int64_t fit(const ModelConfig& c, std::span<const std::int64_t> lengths, std::int64_t rank) {
-    const std::int64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-    hidden.fit(rows, c.hidden_size);
-    normed.fit(rows, c.hidden_size);
-    q.fit(rows, c.n_heads * c.head_dim);
-    k.fit(rows, c.n_kv_heads * c.head_dim);
-    v.fit(rows, c.n_kv_heads * c.head_dim);
-    gate.fit(rows, c.intermediate_size);
-    up.fit(rows, c.intermediate_size);
-    if (rank > 0) low.fit(rows, rank);
-    attended.fit(rows, c.n_heads * c.head_dim);
-    sequences.clear();
-    std::int64_t first = 0;
-    for (const std::int64_t n : lengths) {
-      sequences.push_back({first, n});
-      first += n;
-    }
-    return rows;
-  }
-};
-
-/// How the head is computed where only the last row of logits is asked for: for all rows, a piece
-/// of the vocabulary at a time, which stays in cache while the log-sum-exp of each row is carried
-/// on.
-struct HeadPieces {
-  AlignedBuffer tile;            // [n, longest piece]
-  AlignedBuffer last;            // [vocab]
-  SurpriseInPieces surprise;     // of all rows but the last, which has no successor
-  std::vector<float> following;  // [n - 1]
-
-  /// Logits of a piece for each of n rows, but for the last piece, which has up to twice as many.
-  static std::int64_t width(std::int64_t n) {
-    constexpr std::int64_t kTile = (2 << 20) / sizeof(float), kPiece = SurpriseInPieces::kPiece;
-    return std::max(kPiece, kTile / n / kPiece * kPiece);
-  }
-};
-
-LowRank low_rank_of(const LoraProduct& p, double scale) {
-  const auto linear = [](const float* weight, std::int64_t out, std::int64_t in) {
-    return Linear{TensorType::f32, reinterpret_cast<const std::byte*>(weight), nullptr, out, in};
-  };
-  return {linear(p.a, p.rank, p.in), linear(p.b, p.out, p.rank),
-          static_cast<float>(scale * p.scaling)};
-}
-
-/// The weights that a role names; null if it is none of a product's.
-const Linear* product_of(const DecoderWeights& w, WeightRole role, std::int64_t layer) {
-  if (role == WeightRole::head) return &w.head;
-  if (layer < 0 || layer >= static_cast<std::int64_t>(w.layers.size())) return nullptr;
-  const DecoderLayer& l = w.layers[static_cast<std::size_t>(layer)];
-  switch (role) {
-    case WeightRole::q:
-      return &l.q;
-    case WeightRole::k:
-      return &l.k;
-    case WeightRole::v:
-      return &l.v;
-    case WeightRole::o:
-      return &l.o;
-    case WeightRole::gate:
-      return &l.gate;
-    case WeightRole::up:
-      return &l.up;
-    case WeightRole::down:
-      return &l.down;
-    default:
-      return nullptr;
-  }
-}
-
-}  // namespace
 
 struct Decoder::Impl {
   /// One sequence's part of a step, and the model that holds its attention.
@@ -165,9 +39,7 @@ struct Decoder::Impl {
   std::span<const float> last_logits;  // [vocab] after the sequence's last token, empty if unknown
   std::vector<float> own_last;         // those of a step in a batch
   HeadPieces head;
-  std::vector<AppliedLora> adapters;
-  LowRanks low_ranks;
-  std::int64_t most_rank = 0;
+  DecoderAdapters adapters;
   std::vector<std::int64_t> lengths;         // of a step's sequences
   std::vector<std::exception_ptr> failures;  // what each of several threw in this step
   std::int64_t computed = 0;                 // rows of the step that hold numbers of its own
@@ -198,83 +70,6 @@ struct Decoder::Impl {
     }
   }
 
-  void use_adapters(std::vector<AppliedLora> chosen) {
-    LowRanks added;
-    std::int64_t rank = 0;
-    for (const AppliedLora& applied : chosen) {
-      if (!applied.adapter) throw ConfigError("Decoder::use_adapters: an adapter is null");
-      const std::string name = applied.adapter->dir().string();
-      require_scale(applied.adapter->dir(), applied.scale);
-      for (const LoraProduct& p : applied.adapter->products()) {
-        const Linear* to = product_of(*weights, p.role, p.layer);
-        if (!to || to->in != p.in || to->out != p.out)
-          throw ConfigError(
-              fmt::format("{}: the adapter was loaded for another model: this one's {} of layer {} "
-                          "does not fit it",
-                          name, name_of(p.role), p.layer));
-        added[to].push_back(low_rank_of(p, applied.scale));
-        rank = std::max(rank, p.rank);
-      }
-    }
-    adapters = std::move(chosen);
-    low_ranks = std::move(added);
-    most_rank = rank;
-  }
-
-  /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows
-  /// of each sequence go as its own step would (class_of), so that its bits do not depend on the
-  /// batch.
-  void multiply_adapted(std::int64_t first, std::int64_t n, std::span<const Product> products,
-                        Cut cut) {
-    const auto touches = [&](const SequenceRows& s) {
-      return s.end() > first && s.first < first + n;
-    };
-    for (std::size_t i = 0; i < step.sequences.size(); ++i) {
-      if (!touches(step.sequences[i])) continue;
-      const RowClass rows = class_of(step.sequences[i].n);
-      const std::int64_t from = std::max(first, step.sequences[i].first);
-      while (i + 1 < step.sequences.size() && class_of(step.sequences[i + 1].n) == rows) ++i;
-      multiply_rows(first, products, from, std::min(first + n, step.sequences[i].end()), cut, rows);
-    }
-    for (const SequenceRows& s : step.sequences)
-      if (touches(s) && !s.low_ranks->empty())
-        add_low_ranks(*s.low_ranks, first, products, std::max(first, s.first),
-                      std::min(first + n, s.end()), cut, class_of(s.n));
-  }
-
-  /// Rows [from, to) of products whose x and y begin with row `first`.
-  static void multiply_rows(std::int64_t first, std::span<const Product> products,
-                            std::int64_t from, std::int64_t to, Cut cut, RowClass rows) {
-    if (to <= from) return;
-    constexpr std::size_t kMost = 4;
-    Product part[kMost];
-    for (std::size_t p = 0; p < products.size(); p += kMost) {
-      const std::size_t count = std::min(kMost, products.size() - p);
-      for (std::size_t i = 0; i < count; ++i) {
-        part[i] = products[p + i];
-        part[i].x += (from - first) * part[i].linear->in;
-        part[i].y += (from - first) * part[i].linear->out;
-      }
-      multiply(to - from, {part, count}, cut, rows);
-    }
-  }
-
-  void add_low_ranks(const LowRanks& adapted, std::int64_t first, std::span<const Product> products,
-                     std::int64_t from, std::int64_t to, Cut cut, RowClass rows) {
-    for (const Product& p : products) {
-      const auto found = adapted.find(p.linear);
-      if (found == adapted.end()) continue;
-      for (const LowRank& low : found->second) {
-        float* between = step.low.from(from);  // [rows, rank], of these tokens alone
-        const Product down{&low.a, p.x + (from - first) * p.linear->in, between};
-        multiply(to - from, {&down, 1}, cut, rows);
-        scale(low.factor, between, (to - from) * low.a.out);
-        const Product up{&low.b, between, p.y + (from - first) * p.linear->out, true};
-        multiply(to - from, {&up, 1}, cut, rows);
-      }
-    }
-  }
-
   /// y = the RMS norm of n rows of x; y may be x.
   void norm(const std::vector<float>& weight, const float* x, std::int64_t n, float* y) const {
     const auto width = static_cast<std::int64_t>(weight.size());
@@ -297,7 +92,7 @@ struct Decoder::Impl {
     const bool directly = weight.empty() && multiplier == 1.0f;
     float* to = directly ? hidden : step.normed.from(first);
     const Product product{&w, x, to, directly};
-    multiply_adapted(first, n, {&product, 1}, cut);
+    step.multiply(first, n, {&product, 1}, cut);
     if (directly) return;
     if (!weight.empty()) norm(weight, to, n, to);
     add_scaled(multiplier, to, hidden, n * config().hidden_size);
@@ -318,7 +113,7 @@ struct Decoder::Impl {
     float* q = step.q.from(first);
     float* k = step.k.from(first);
     const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, step.v.from(first)}};
-    multiply_adapted(first, n, qkv, cut);
+    step.multiply(first, n, qkv, cut);
     norm_heads(w.q_norm, n, w.q.out, q);
     norm_heads(w.k_norm, n, w.k.out, k);
     // slots scale by 1 / sqrt(head_dim)
@@ -335,7 +130,7 @@ struct Decoder::Impl {
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
     const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
-    multiply_adapted(first, n, gate_up, cut);
+    step.multiply(first, n, gate_up, cut);
     const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
     activate(gate, up, n * spec.intermediate_size);
     add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
@@ -442,7 +237,7 @@ struct Decoder::Impl {
     for (const SequenceRows& s : step.sequences) {
       const std::int64_t from = std::max(first, s.first), end = std::min(first + rows, s.end());
       if (end > from && !s.low_ranks->empty())
-        add_low_ranks(*s.low_ranks, first, {&product, 1}, from, end, Cut::blocks, as);
+        step.add_low_ranks(*s.low_ranks, first, {&product, 1}, from, end, Cut::blocks, as);
     }
     finish_logits(to, rows * c.vocab_size);
     return {to, rows, c.vocab_size};
@@ -451,7 +246,7 @@ struct Decoder::Impl {
   /// Whether a step ends by its surprise: not where someone wants all logits, nor where the head
   /// has an adapter, whose product is not cut as the head's is.
   bool ends_by_surprise() const {
-    return state->takes_surprise() && !low_ranks.count(&weights->head);
+    return state->takes_surprise() && !adapters.low_ranks.count(&weights->head);
   }
 
   void require_attention() const {
@@ -496,13 +291,13 @@ struct Decoder::Impl {
     std::int64_t rank = 0;
     for (const SequencePart& part : parts) {
       lengths.push_back(static_cast<std::int64_t>(part.ids.size()));
-      rank = std::max(rank, part.impl->most_rank);
+      rank = std::max(rank, part.impl->adapters.most_rank);
     }
     failures.assign(parts.size(), nullptr);
     const std::int64_t n = step.fit(config(), lengths, rank);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
-      rows.low_ranks = &parts[i].impl->low_ranks;
+      rows.low_ranks = &parts[i].impl->adapters.low_ranks;
       embed(parts[i].ids, step.hidden.from(rows.first));
     }
     run_layers(n, parts);
@@ -544,7 +339,7 @@ struct Decoder::Impl {
     const std::span<const std::int64_t> ids = part.ids;
     run_body({&part, 1});
     const bool in_pieces =
-        state->wants_all_logits() ? ends_by_surprise() : !low_ranks.count(&weights->head);
+        state->wants_all_logits() ? ends_by_surprise() : !adapters.low_ranks.count(&weights->head);
     if (!in_pieces) {
       const auto n = static_cast<std::int64_t>(ids.size());
       const LogitsView made = run_head(0, n, class_of(n));
@@ -662,16 +457,16 @@ Decoder Decoder::load(const OpenModel& opened) {
 Decoder Decoder::share_weights() const {
   Decoder model;
   model.impl_ = std::make_unique<Impl>(impl_->weights);
-  model.use_adapters(impl_->adapters);
+  model.use_adapters(impl_->adapters.applied);
   use_full_attention(model);
   return model;
 }
 
 void Decoder::use_adapters(std::vector<AppliedLora> adapters) {
-  impl_->use_adapters(std::move(adapters));
+  impl_->adapters = DecoderAdapters(std::move(adapters), *impl_->weights);
 }
 
-const std::vector<AppliedLora>& Decoder::adapters() const { return impl_->adapters; }
+const std::vector<AppliedLora>& Decoder::adapters() const { return impl_->adapters.applied; }
 
 const ModelConfig& Decoder::config() const { return impl_->config(); }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "decoder_buffers.hpp"
+
+#include "elementwise.hpp"
+
+namespace episodic {
+namespace {
+
+/// Rows [from, to) of products whose x and y begin with row `first`.
+void multiply_rows(std::int64_t first, std::span<const Product> products, std::int64_t from,
+                   std::int64_t to, Cut cut, RowClass rows) {
+  if (to <= from) return;
+  constexpr std::size_t kMost = 4;
+  Product part[kMost];
+  for (std::size_t p = 0; p < products.size(); p += kMost) {
+    const std::size_t count = std::min(kMost, products.size() - p);
+    for (std::size_t i = 0; i < count; ++i) {
+      part[i] = products[p + i];
+      part[i].x += (from - first) * part[i].linear->in;
+      part[i].y += (from - first) * part[i].linear->out;
+    }
+    episodic::multiply(to - from, {part, count}, cut, rows);
+  }
+}
+
+}  // namespace
+
+void StepBuffers::multiply(std::int64_t first, std::int64_t n, std::span<const Product> products,
+                           Cut cut) {
+  const auto touches = [&](const SequenceRows& s) {
+    return s.end() > first && s.first < first + n;
+  };
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    if (!touches(sequences[i])) continue;
+    const RowClass rows = class_of(sequences[i].n);
+    const std::int64_t from = std::max(first, sequences[i].first);
+    while (i + 1 < sequences.size() && class_of(sequences[i + 1].n) == rows) ++i;
+    multiply_rows(first, products, from, std::min(first + n, sequences[i].end()), cut, rows);
+  }
+  for (const SequenceRows& s : sequences)
+    if (touches(s) && !s.low_ranks->empty())
+      add_low_ranks(*s.low_ranks, first, products, std::max(first, s.first),
+                    std::min(first + n, s.end()), cut, class_of(s.n));
+}
+
+void StepBuffers::add_low_ranks(const LowRanks& adapted, std::int64_t first,
+                                std::span<const Product> products, std::int64_t from,
+                                std::int64_t to, Cut cut, RowClass rows) {
+  for (const Product& p : products) {
+    const auto found = adapted.find(p.linear);
+    if (found == adapted.end()) continue;
+    for (const LowRank& added : found->second) {
+      float* between = low.from(from);  // [rows, rank], of these tokens alone
+      const Product down{&added.a, p.x + (from - first) * p.linear->in, between};
+      episodic::multiply(to - from, {&down, 1}, cut, rows);
+      scale(added.factor, between, (to - from) * added.a.out);
+      const Product up{&added.b, between, p.y + (from - first) * p.linear->out, true};
+      episodic::multiply(to - from, {&up, 1}, cut, rows);
+    }
+  }
+}
+
+}  // namespace episodic

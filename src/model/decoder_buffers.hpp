@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a decoder keeps from step to step: rows of each stage, and pieces of the head.
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "base/aligned_buffer.hpp"
+#include "decoder_adapters.hpp"
+#include "episodic/model/hf_config.hpp"
+#include "episodic/timeline/surprise.hpp"
+#include "linear.hpp"
+
+namespace episodic {
+
+/// Steps of a sequence up to so many tokens multiply as few rows (linear.hpp), whatever is beside
+/// them in a batch: a token that is written alone, or with a few guesses behind it, is bound by
+/// reading weights.
+inline constexpr std::int64_t kFewTokens = 4;
+
+inline RowClass class_of(std::int64_t tokens) {
+  return tokens <= kFewTokens ? RowClass::few : RowClass::many;
+}
+
+/// One sequence's rows of a step.
+struct SequenceRows {
+  std::int64_t first = 0, n = 0;
+  const LowRanks* low_ranks = nullptr;  // of the sequence's adapters; set for each step
+
+  std::int64_t end() const { return first + n; }
+};
+
+/// Rows of one width, kept from step to step.
+class RowBuffer {
+ public:
+  void fit(std::int64_t rows, std::int64_t width) {
+    width_ = width;
+    memory_.floats(rows * width);
+  }
+  float* from(std::int64_t row) { return memory_.floats() + row * width_; }
+  const float* from(std::int64_t row) const { return memory_.floats() + row * width_; }
+  std::int64_t width() const { return width_; }
+
+ private:
+  AlignedBuffer memory_;
+  std::int64_t width_ = 0;
+};
+
+/// The outputs of one step's stages, kept from step to step: a row is a token, those of a sequence
+/// lie together.
+struct StepBuffers {
+  RowBuffer hidden, normed;  // [n, hidden]
+  RowBuffer q, k, v;         // [n, heads * d]
+  RowBuffer gate, up;        // [n, intermediate]
+  RowBuffer low;             // [n, the largest rank of an adapter]
+  RowBuffer attended;        // [n, heads * d]
+  std::vector<SequenceRows> sequences;
+
+  /// Room for sequences of these lengths. \return their rows
+  std::int64_t fit(const ModelConfig& c, std::span<const std::int64_t> lengths, std::int64_t rank) {
+    const std::int64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+    hidden.fit(rows, c.hidden_size);
+    normed.fit(rows, c.hidden_size);
+    q.fit(rows, c.n_heads * c.head_dim);
+    k.fit(rows, c.n_kv_heads * c.head_dim);
+    v.fit(rows, c.n_kv_heads * c.head_dim);
+    gate.fit(rows, c.intermediate_size);
+    up.fit(rows, c.intermediate_size);
+    if (rank > 0) low.fit(rows, rank);
+    attended.fit(rows, c.n_heads * c.head_dim);
+    sequences.clear();
+    std::int64_t first = 0;
+    for (const std::int64_t n : lengths) {
+      sequences.push_back({first, n});
+      first += n;
+    }
+    return rows;
+  }
+
+  /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows
+  /// of each sequence go as its own step would (class_of), so that its bits do not depend on the
+  /// batch.
+  void multiply(std::int64_t first, std::int64_t n, std::span<const Product> products, Cut cut);
+  /// What adapters add to rows [from, to) of products whose x and y begin with row `first`.
+  void add_low_ranks(const LowRanks& adapted, std::int64_t first, std::span<const Product> products,
+                     std::int64_t from, std::int64_t to, Cut cut, RowClass rows);
+};
+
+/// How the head is computed where only the last row of logits is asked for: for all rows, a piece
+/// of the vocabulary at a time, which stays in cache while the log-sum-exp of each row is carried
+/// on.
+struct HeadPieces {
+  AlignedBuffer tile;            // [n, longest piece]
+  AlignedBuffer last;            // [vocab]
+  SurpriseInPieces surprise;     // of all rows but the last, which has no successor
+  std::vector<float> following;  // [n - 1]
+
+  /// Logits of a piece for each of n rows, but for the last piece, which has up to twice as many.
+  static std::int64_t width(std::int64_t n) {
+    constexpr std::int64_t kTile = (2 << 20) / sizeof(float), kPiece = SurpriseInPieces::kPiece;
+    return std::max(kPiece, kTile / n / kPiece * kPiece);
+  }
+};
+
+}  // namespace episodic
