@@ -87,8 +87,8 @@ void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind)
   if (beside_ && beside_->tokens() != memory_->tokens()) {
     if (memory_->tokens() != 0)
       throw DataError(
-          fmt::format("the memory stands at token {}, but the model's other layers have seen {}; "
-                      "go back by the "
+          fmt::format("the memory stands at token {}, but the model's other layers have seen {} "
+                      "(sliding layers, or those with attention of their own); go back by the "
                       "snapshots of the model's state, not of its memory",
                       memory_->tokens(), beside_->tokens()));
     beside_->reset();

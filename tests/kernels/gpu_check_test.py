@@ -44,7 +44,7 @@ def expect(what, happened, seen):
 
 code, summary, logs = check({})
 expect("all passes", code == 0 and "\n0 failed" in summary, summary)
-expect("every test is run plainly and under four tools", summary.count("All tests passed") == 20, summary)
+expect("every test is run plainly and under four tools", summary.count("All tests passed") == 25, summary)
 expect("without torch's CUDA its test is named", "test_device_torch" in summary and "not run" in summary, summary)
 yardstick = 'echo "beside $2 with $LD_PRELOAD"'
 code, summary, _ = check({"bench_torch_attention": yardstick}, torch_cuda=True)
