@@ -26,13 +26,13 @@ struct Exchange {
   std::string body;
 };
 
-/// cpp-httplib (0.11 to 0.15: CMakeLists.txt) binds the port and writes the answers. What comes in is read here, because the
-/// library (0.11) bounds each read but not a head or a body as a whole, has no limit on headers,
-/// reads them before anything can be refused, and takes lengths that are none. For this the Gate
-/// accepts connections itself, reads a request under ConnectionLimits and Access, and hands
-/// `process_request` a stream that holds a first line only. Each connection has a thread. Where all
-/// places are taken, the connection goes that has kept the server waiting longest: whoever is slow
-/// harms the slow.
+/// cpp-httplib (0.11 to 0.15: CMakeLists.txt) binds the port and writes the answers. What comes in
+/// is read here, because the library (0.11) bounds each read but not a head or a body as a whole,
+/// has no limit on headers, reads them before anything can be refused, and takes lengths that are
+/// none. For this the Gate accepts connections itself, reads a request under ConnectionLimits and
+/// Access, and hands `process_request` a stream that holds a first line only. Each connection has a
+/// thread. Where all places are taken, the connection goes that has kept the server waiting
+/// longest: whoever is slow harms the slow.
 class Gate final : private httplib::Server {
  public:
   using Answer = std::function<void(Exchange&, httplib::Response&)>;
