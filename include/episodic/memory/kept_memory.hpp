@@ -90,7 +90,7 @@ bool holds_memory(const std::filesystem::path& dir);
 /// What verify_memory found.
 struct VerifyReport {
   struct Damage {
-    std::filesystem::path file;
+    std::filesystem::path file;  ///< at fault; `what` does not name it again
     std::string what;
   };
   std::vector<Damage> damages;
