@@ -48,7 +48,7 @@ expect("every test is run plainly and under four tools", summary.count("All test
 expect("without torch's CUDA its test is named", "test_device_torch" in summary and "not run" in summary, summary)
 yardstick = 'echo "beside $2 with $LD_PRELOAD"'
 code, summary, _ = check({"bench_torch_attention": yardstick}, torch_cuda=True)
-expect("with it the test runs, preloaded", code == 0 and summary.count("All tests passed") == 25, summary)
+expect("with it the test runs, preloaded", code == 0 and summary.count("All tests passed") == 30, summary)
 expect("and torch's attention is measured beside", "bench_kernels.json with" in summary and "torch/libtorch_cuda.so" in summary,
        summary)
 expect("the table is in the summary", "a table" in summary, summary)
@@ -59,7 +59,7 @@ expect("a failing test fails", code == 1 and "\n1 failed" in summary and "1 fail
 code, summary, _ = check({"test_device": f"echo 'EPISODIC_SKIP: no CUDA device'; {PASSED}"}, arguments=["--tools", ""])
 expect("skipping for want of a device fails", code == 1 and "no CUDA device" in summary, summary)
 code, summary, _ = check({}, sanitizer="racecheck")
-expect("a race fails", code == 1 and "\n4 failed" in summary, summary)
+expect("a race fails", code == 1 and "\n5 failed" in summary, summary)
 code, summary, _ = check({"test_kernels": None}, arguments=["--quick"])
 expect("a program that lacks fails", code == 1 and "\n1 failed" in summary, summary)
 code, summary, _ = check({"bench_kernels": "exit 1"}, arguments=["--quick"])
