@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine of the host on the shipped model: reading, asking, states, what it can and cannot.
 #include "model/tiny_adapter.hpp"
+#include "small_memory.hpp"
 #include "support/address_space.hpp"
 #include "support/model.hpp"
 #include "support/refusal.hpp"
@@ -19,18 +20,6 @@ using namespace episodic;
 namespace engine_test {
 
 namespace fs = std::filesystem;
-
-MemoryConfig small_memory() {
-  MemoryConfig c;
-  c.n_init = 4;
-  c.n_local = 32;
-  c.n_mem = 32;
-  c.chunk = 32;
-  c.min_block = 4;
-  c.max_block = 16;
-  c.gamma = 0.5;
-  return c;
-}
 
 std::string some_text(int sentences) {
   static const char* said[] = {"The old man walked along the river. ",

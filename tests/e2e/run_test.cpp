@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many sequences of one model in one step: each is what it is alone, whatever the others do.
+#include "small_memory.hpp"
 #include "support/model.hpp"
 #include "support/refusal.hpp"
 #include "support/test.hpp"
@@ -20,18 +21,6 @@ using namespace episodic;
 namespace run_test {
 
 using Ids = std::vector<std::int64_t>;
-
-MemoryConfig small_memory() {
-  MemoryConfig c;
-  c.n_init = 4;
-  c.n_local = 32;
-  c.n_mem = 32;
-  c.chunk = 32;
-  c.min_block = 4;
-  c.max_block = 16;
-  c.gamma = 0.5;
-  return c;
-}
 
 Ids some_ids(const Model& model, std::size_t n, unsigned seed) {
   std::mt19937 random(seed);
