@@ -504,15 +504,7 @@ LogitsView Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
 
 void Decoder::step_batch(std::span<const SequenceStep> batch) {
   if (batch.size() == 1) return batch[0].sequence->step(batch[0].ids, batch[0].kind);
-  const std::vector<std::exception_ptr> errors = try_step_batch(batch);
-  for (std::size_t i = 0; i < errors.size(); ++i) {
-    if (!errors[i]) continue;
-    try {
-      std::rethrow_exception(errors[i]);
-    } catch (const Error&) {
-      rethrow_with(fmt::format(" (sequence {} of the batch)", i));
-    }
-  }
+  rethrow_first_of_batch(try_step_batch(batch));
 }
 
 std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const SequenceStep> batch) {

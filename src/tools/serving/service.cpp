@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
-#include "episodic/model/open_model.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -33,7 +32,7 @@ Service::Service(Engine& engine, const ServiceOptions& options)
       throw ConfigError(
           fmt::format("serving goes back to the same state for each request: {}", why));
   try {
-    template_ = load_model_chat_template(engine.model_dir(), engine.tokenizer());
+    template_ = &engine.model().chat_template();
   } catch (const FileError& e) {  // completions need none
     no_template_ = e.what();
   }

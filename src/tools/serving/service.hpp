@@ -8,7 +8,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -94,9 +93,9 @@ class Service {
 
   Engine& engine_;
   const ServiceOptions options_;
-  std::optional<ChatTemplate> template_;
-  std::string no_template_;  // why there is none
-  bool goes_on_;             // behind a memory
+  const ChatTemplate* template_ = nullptr;  // the model's
+  std::string no_template_;                 // why there is none
+  bool goes_on_;                            // behind a memory
 
   // of the thread that computes
   std::vector<Sequence> forks_;
