@@ -34,10 +34,13 @@ __global__ void __launch_bounds__(kMergeStateThreads)
     const bool alone = a == -HUGE_VALF;
     float share_a = 0.0f, share_b = 1.0f, lse = b;
     if (!alone) {
-      const double highest = a > b ? a : b;
-      const double of_a = ::exp(a - highest), of_b = ::exp(b - highest), total = of_a + of_b;
-      share_a = static_cast<float>(of_a / total);
-      share_b = static_cast<float>(of_b / total);
+      // the higher part's mass is exp(0) = 1: one exponential serves both
+      const double highest = a > b ? a : b, lowest = a > b ? b : a;
+      const double of_lowest = ::exp(lowest - highest), total = 1.0 + of_lowest;
+      const float share_high = static_cast<float>(1.0 / total);
+      const float share_low = static_cast<float>(of_lowest / total);
+      share_a = a > b ? share_high : share_low;
+      share_b = a > b ? share_low : share_high;
       lse = static_cast<float>(highest + ::log(total));
     }
     float* const out = p.out + row * p.value_dim;
