@@ -81,6 +81,11 @@ const ChatTemplate& Model::chat_template() const {
   return *template_;
 }
 
+const MemoryIdentity& Model::identity() const {
+  std::call_once(identity_read_, [this] { identity_ = identity_of(dir_, options_); });
+  return identity_;
+}
+
 Generation Model::generation(std::vector<std::int64_t> prompt, GenerateOptions options) const {
   return {
       std::move(prompt), std::move(options), {config().vocab_size, end_tokens_}, tokenizer_.get()};

@@ -92,9 +92,8 @@ void Sequence::attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_t
 std::shared_ptr<EpisodicMemory> Sequence::attach(const KeptFolder& folder,
                                                  std::int64_t max_tokens) {
   auto memory = std::make_shared<EpisodicMemory>(
-      holds_memory(folder.dir) ? open_memory(model_->dir(), folder, model_->options())
-                               : create_memory(model_->dir(), folder,
-                                               memory_config_of(model_->dir()), model_->options()));
+      holds_memory(folder.dir) ? open_memory(*model_, folder)
+                               : create_memory(*model_, folder, memory_config_of(model_->dir())));
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;
   return memory;
@@ -242,7 +241,7 @@ void Sequence::rewind(std::int64_t to, const ProgressCallback& progress) {
     const EpisodicMemory gone = std::move(*memory);
   }
   folder.at_token = from_start ? -1 : to;
-  *memory = open_memory(model_->dir(), folder, model_->options());
+  *memory = open_memory(*model_, folder);
   if (from_start) memory->reset();
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;

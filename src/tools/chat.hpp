@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "episodic/session/chat_prompt.hpp"
 #include "episodic/text/chat_template.hpp"
 #include "episodic/text/tokenizer.hpp"
 #include "flags.hpp"
@@ -22,11 +23,6 @@ struct ChatFlags {
   void add_to(Command& app);
   /// \throws ConfigError for flags that say nothing without --chat
   void check() const;
-};
-
-/// A conversation up to where the model answers, in two steps.
-struct ChatPrompt {
-  std::vector<std::int64_t> text, question;
 };
 
 /// A conversation in the model's chat format, turn by turn: what is still to be read before the
@@ -60,14 +56,6 @@ class Conversation {
   std::string asked_;                  // the turn that waits for its answer
   std::string rendered_;               // the conversation up to where that answer begins
 };
-
-/// A whole conversation, up to where the model answers. Where its last message is a user's, that
-/// message is `question`.
-/// \param variables more variables of the template, as JSON; may be empty
-/// \param goes_on as above \throws DataError as Conversation::ask
-ChatPrompt conversation_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
-                               std::span<const ChatMessage> messages, const std::string& variables,
-                               bool goes_on);
 
 /// The first turn of a conversation.
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,

@@ -61,7 +61,7 @@ void run(const AskFlags& flags) {
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
   }
   const bool host = engine->memory() == memory.get();
-  RecallNotes notes(*engine, flags.recall && host ? memory : nullptr);
+  RecallNotes notes(*engine, flags.recall && host ? memory.get() : nullptr);
   const auto note = [&] {
     if (flags.recall) notes.note();
     return true;

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <thread>
 
 #include "commands.hpp"
@@ -19,7 +20,7 @@
 #include "episodic/base/error.hpp"
 #include "kept.hpp"
 #if EPISODIC_HTTP
-#include "serving/http_server.hpp"
+#include "episodic/server/http_server.hpp"
 #endif
 
 namespace episodic::tools {
@@ -28,7 +29,7 @@ namespace {
 struct ServeFlags {
   CommonFlags common;
   ModelFlags model;
-  std::filesystem::path dir;
+  std::filesystem::path dir, memories;
   std::string host = "127.0.0.1", name;
   std::int64_t port = 8080, max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600;
   std::vector<std::string> origins;
@@ -43,7 +44,7 @@ int signal_pipe = -1;  // where the handler writes; a handler is given nothing e
 /// Destroyed before the server: its thread calls it.
 class StopAtSignal {
  public:
-  explicit StopAtSignal(HttpServer& server) {
+  explicit StopAtSignal(server::HttpServer& server) {
     if (pipe2(ends_, O_CLOEXEC) != 0 || fcntl(ends_[1], F_SETFL, O_NONBLOCK) != 0)
       throw Error(fmt::format("serve: no pipe for signals ({})", std::strerror(errno)));
     signal_pipe = ends_[1];
@@ -100,7 +101,7 @@ void run(const ServeFlags& flags) {
   const auto say = [&](const std::string& line) {
     if (!flags.common.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   };
-  ServerOptions options;
+  server::ServerOptions options;
   const std::filesystem::path path =
       std::filesystem::absolute(flags.model.model).lexically_normal();
   const bool slash = path.filename().empty();  // a directory, with a slash behind it
@@ -116,15 +117,21 @@ void run(const ServeFlags& flags) {
   if (!is_loopback(flags.host) && options.access.api_key.empty())
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
   const std::int64_t tokens = engine->tokens();
-  ServiceOptions limits;
+  server::SchedulerOptions limits;
   limits.max_tokens = flags.max_tokens;
   limits.queue = static_cast<std::size_t>(flags.queue);
   limits.parallel = static_cast<std::size_t>(flags.parallel);
   limits.in_flight.whole = std::chrono::seconds(flags.timeout);
-  Service service(*engine, limits);
-  HttpServer server(service, options);
-  const int port = server.bind(flags.host, static_cast<int>(flags.port));
-  const StopAtSignal stop(server);
+  std::optional<server::Memories> memories;
+  if (!flags.memories.empty())
+    memories.emplace(engine->shared_model(), flags.memories, flags.model.new_memory_config(),
+                     flags.max_tokens);
+  const auto start = std::make_shared<server::StartingPoint>(
+      std::shared_ptr<Sequence>(std::shared_ptr<void>(), engine.get()), flags.max_tokens);
+  server::Service service(engine->shared_model(), start, memories ? &*memories : nullptr, limits);
+  server::HttpServer http(service, options);
+  const int port = http.bind(flags.host, static_cast<int>(flags.port));
+  const StopAtSignal stop(http);
   const bool ipv6 = flags.host.find(':') != std::string::npos;
   say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name, tokens,
                   ipv6 ? "[" + flags.host + "]" : flags.host, port));
@@ -133,7 +140,7 @@ void run(const ServeFlags& flags) {
       "tokens",
       sampling_text(options.defaults.sampling),
       of_model.source.empty() ? "" : " (" + of_model.source + ")", options.defaults.max_new));
-  server.listen();
+  http.listen();
 }
 #else
 void run(const ServeFlags&) {
@@ -164,6 +171,10 @@ void add_serve(Command& app) {
       "    -d '{\"prompt\": \"The pass key is\", \"max_tokens\": 12}'");
   flags->model.add_to(sub);
   sub.option("--memory-dir", flags->dir, "Folder of the memory that every request begins behind");
+  sub.option(
+      "--memories", flags->memories,
+      "Folder of memories by name, which requests make, read into and answer behind; made if "
+      "it is not there");
   sub.option("--host", flags->host, "Address to listen at").shows_default();
   sub.option("--port", flags->port, "Port; 0: any that is free").between(0, 65535).shows_default();
   sub.option("--name", flags->name, "What the model is called (default: its path's last part)");

@@ -1,65 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Which events an answer was recalled from.
+// Which events an answer was recalled from, as the programs show it.
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common.hpp"
-#include "episodic/session/engine.hpp"
-#include "episodic/timeline/event_table.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/session/recall_notes.hpp"
+#include "episodic/text/tokenizer.hpp"
 
 namespace episodic::tools {
-
-/// An event that the last step had before it in one lane.
-struct Recalled {
-  std::int64_t lane = 0;
-  std::int64_t layer = 0;  ///< of those that the memory serves
-  std::int64_t rank = 0;   ///< 1 is the best; neighbours in time come behind the similar ones
-  EventId event = 0;
-  TokenRange tokens;
-};
-
-/// What the last step recalled, lane by lane, best first.
-/// \throws ConfigError with full attention, or where the engine's memory shows no recalls
-std::vector<std::vector<Recalled>> recalled_by_lane(const Engine& engine);
-
-/// An event that several steps recalled, in several layers.
-struct RecalledEvent {
-  EventId event = 0;
-  std::int64_t scope = 0;  ///< whose event: 0 the sequence's, else a head's own
-  TokenRange tokens;
-  std::vector<std::int64_t> layers;  ///< ascending
-  std::int64_t rank = 0;             ///< the best that it had
-  double weight = 0;                 ///< sum of 1 / rank over steps and lanes
-  double attention = 0;              ///< that it received in these steps, over all heads
-};
-
-/// Collects what the steps of a question and its answer recall.
-class RecallNotes {
- public:
-  /// \param memory that the engine computes with, which then tells what attention each event
-  /// received; null, or one that a device computes with a copy of: it cannot be known
-  RecallNotes(const Engine& engine, const std::shared_ptr<EpisodicMemory>& memory);
-  ~RecallNotes();
-  RecallNotes(const RecallNotes&) = delete;
-  RecallNotes& operator=(const RecallNotes&) = delete;
-
-  /// Adds the last step's lists. \throws as recalled_by_lane
-  void note();
-  /// The events that attention read most first; where it cannot be known, those that many layers
-  /// and steps ranked high. In a short memory each event is the best in some layer at some token,
-  /// so that the best rank alone says little.
-  std::vector<RecalledEvent> ranked() const;
-
- private:
-  const Engine& engine_;
-  std::shared_ptr<EpisodicMemory> memory_;
-  std::map<std::pair<std::int64_t, EventId>, RecalledEvent> events_;  // by scope and number
-};
 
 /// Text of an event out of its memory; empty where its tokens are unknown or forgotten.
 std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event);

@@ -14,6 +14,8 @@
 
 namespace episodic {
 
+class Model;
+
 /// A memory that is kept in a folder, as a model opens it.
 struct KeptFolder {
   std::filesystem::path dir;
@@ -30,11 +32,15 @@ struct KeptFolder {
 /// \throws as EpisodicMemory::open
 EpisodicMemory open_memory(const std::filesystem::path& model_dir, const KeptFolder& folder,
                            const ModelOptions& options = {});
+/// The same for a model that is loaded, which reads its weights at the first call only.
+EpisodicMemory open_memory(const Model& model, const KeptFolder& folder);
 
 /// Makes an empty memory in a new or empty folder. \param given boundaries, only for segmenter
 /// `given` \throws as EpisodicMemory::create
 EpisodicMemory create_memory(const std::filesystem::path& model_dir, const KeptFolder& folder,
                              const MemoryConfig& config, const ModelOptions& options = {},
                              std::vector<std::int64_t> given = {});
+EpisodicMemory create_memory(const Model& model, const KeptFolder& folder,
+                             const MemoryConfig& config, std::vector<std::int64_t> given = {});
 
 }  // namespace episodic

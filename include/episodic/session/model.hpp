@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/session/generation.hpp"
@@ -53,6 +54,10 @@ class Model {
   /// Tokens that end an answer (session/stop.hpp).
   const std::vector<std::int64_t>& end_tokens() const { return end_tokens_; }
 
+  /// Whose memories it opens. Reads all weights at the first call.
+  /// \throws FileError where its files are no longer there
+  const MemoryIdentity& identity() const;
+
   /// An answer of this model, to be driven by `run` or by hand.
   /// \throws as the constructor of Generation
   Generation generation(std::vector<std::int64_t> prompt, GenerateOptions options = {}) const;
@@ -68,6 +73,8 @@ class Model {
   std::vector<std::int64_t> end_tokens_;
   mutable std::once_flag template_read_;
   mutable std::optional<ChatTemplate> template_;
+  mutable std::once_flag identity_read_;
+  mutable MemoryIdentity identity_;
 };
 
 /// The model of a directory or a GGUF file in host memory (episodic::episodic).

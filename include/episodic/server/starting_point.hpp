@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `StartingPoint`: a state that any number of answers begin from, each by itself.
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "episodic/session/sequence.hpp"
+
+namespace episodic::server {
+
+/// What was read before an answer begins: a memory, or nothing. On the host sequences that begin
+/// here share its events (Sequence::fork). Where its memory cannot be shared, and on a device, one
+/// sequence at a time begins here.
+///
+///     StartingPoint book(std::make_shared<Sequence>(std::move(read)));
+///     const std::shared_ptr<Sequence> mine = book.sequence();
+///
+/// May be called from several threads at once.
+class StartingPoint {
+ public:
+  /// \param root which nobody else uses from now on; with full attention it has read nothing
+  /// \param max_tokens that work may come to, which a device makes room for
+  /// \throws ConfigError for a memory without snapshots, and for a null root
+  explicit StartingPoint(std::shared_ptr<Sequence> root, std::int64_t max_tokens = 0);
+
+  /// A sequence that stands here. With `single` it is the same one each time, brought back here.
+  /// \throws as Sequence::fork
+  std::shared_ptr<Sequence> sequence();
+  /// Whether one sequence at a time can begin here.
+  bool single() const { return single_; }
+  /// Why, where it is so.
+  const std::string& why_single() const { return why_single_; }
+  std::int64_t tokens() const { return tokens_; }
+  /// Tokens before it as far as they are known: -1 where not.
+  std::span<const std::int64_t> ids() const { return ids_; }
+  /// Of the memory; nothing with full attention.
+  MemoryUsage usage() const { return usage_; }
+  const Model& model() const { return root_->model(); }
+
+ private:
+  std::shared_ptr<Sequence> root_;
+  std::int64_t max_tokens_, tokens_;
+  std::shared_ptr<const Sequence::Snapshot> here_;  // where `single`, with a memory
+  std::vector<std::int64_t> ids_;
+  MemoryUsage usage_;
+  std::string why_single_;
+  bool single_ = false;
+  std::mutex mutex_;
+};
+
+}  // namespace episodic::server

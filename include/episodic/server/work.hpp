@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `Work`: what a scheduler is to read and to write, and `Served`: what came of it.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "episodic/server/starting_point.hpp"
+#include "episodic/session/chat_prompt.hpp"
+#include "episodic/session/generation.hpp"
+#include "episodic/session/recall_notes.hpp"
+#include "episodic/session/sequence.hpp"
+
+namespace episodic::server {
+
+/// One answer, or one text to be read, as tokens.
+struct Work {
+  /// What is read. Its question is read in steps of its own.
+  ChatPrompt prompt;
+  GenerateOptions options;  ///< of the answer
+  /// Reads the prompt, and writes no answer.
+  bool reads_only = false;
+  /// Texts are handed over as they are written; else the whole answer at the end.
+  bool streams = false;
+  /// Notes the events that the question and its answer recall.
+  bool recall = false;
+  /// Where it begins; null where `sequence` is given.
+  std::shared_ptr<StartingPoint> start;
+  /// A sequence that it continues, and that nobody else steps meanwhile: a memory's writer. What is
+  /// read and written stays in it.
+  std::shared_ptr<Sequence> sequence;
+
+  std::int64_t prompt_tokens() const {
+    return static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
+  }
+};
+
+/// What came of it.
+struct Served {
+  GenerateResult result;
+  std::int64_t prompt_tokens = 0;
+  std::int64_t reused_tokens = 0;       ///< of the prompt: read for an earlier request
+  std::vector<RecalledEvent> recalled;  ///< best first, where `Work::recall` asked for it
+  /// Text of each of `recalled`; empty where its tokens are not known.
+  std::vector<std::string> recalled_texts;
+};
+
+/// A part of an answer, as it is written.
+struct Part {
+  std::string text;
+};
+
+}  // namespace episodic::server

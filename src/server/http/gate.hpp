@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// The server's sockets: who gets in, and how long it may keep the server waiting.
+
+#include <httplib.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "http/access.hpp"
+#include "http/connection.hpp"
+#include "http/http_head.hpp"
+
+namespace episodic::server {
+
+/// A request that may be answered.
+struct Exchange {
+  Connection& connection;
+  const HttpHead& head;
+  std::string body;
+};
+
+/// cpp-httplib (0.11 to 0.15: CMakeLists.txt) binds the port and writes the answers. What comes in
+/// is read here, because the library (0.11) bounds each read but not a head or a body as a whole,
+/// has no limit on headers, reads them before anything can be refused, and takes lengths that are
+/// none. For this the Gate accepts connections itself, reads a request under ConnectionLimits and
+/// Access, and hands `process_request` a stream that holds a first line only. Each connection has a
+/// thread. Where all places are taken, the connection goes that has kept the server waiting
+/// longest: whoever is slow harms the slow.
+class Gate final : private httplib::Server {
+ public:
+  using Answer = std::function<void(Exchange&, httplib::Response&)>;
+
+  /// \param answer makes an answer, on the connection's thread; its content providers are called
+  /// there too, while the Exchange lives
+  Gate(Access access, const ConnectionLimits& limits, Answer answer);
+  ~Gate() override;
+
+  /// \param port 0: any that is free \return the port; -1 where it cannot be taken
+  int bind(const std::string& host, int port);
+  /// Until `stop`; returns when every connection has ended. After `bind`.
+  void run();
+  /// From any thread. What is being answered may be sent for stop_time more.
+  void stop();
+
+ private:
+  struct Place {
+    std::unique_ptr<Connection> connection;  // null once it has ended
+    std::thread thread;
+    bool cut = false;
+  };
+  class FirstLine;
+
+  void admit(int socket);
+  bool cut_the_slowest();
+  void remove_ended();
+  void end_all();
+  void serve(Connection& connection);
+  bool serve_one(Connection& connection);
+
+  const Access access_;
+  const ConnectionLimits limits_;
+  const Answer answer_;
+  std::atomic<std::size_t> bodies_ = 0;
+  std::atomic<bool> stopping_ = false;
+  int wake_;  // an eventfd
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::list<Place> places_;
+};
+
+}  // namespace episodic::server

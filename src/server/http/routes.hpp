@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What all routes stand on, and the groups of routes.
+
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+#include <string>
+
+#include "http/answering.hpp"
+#include "http/router.hpp"
+
+namespace episodic::server {
+
+struct RouteContext {
+  Service& service;
+  const ServerOptions& options;
+  Answering answering;
+  std::int64_t started = static_cast<std::int64_t>(std::time(nullptr));
+  std::atomic<std::uint64_t> requests = 0;
+
+  RouteContext(Service& s, const ServerOptions& o) : service(s), options(o), answering(s, o) {}
+  /// An id that no other answer of this server has. \param kind what it is of, "chatcmpl"
+  std::string new_id(const char* kind);
+};
+
+/// /health, /metrics, /models. \param context must outlive the router
+void add_server_routes(Router& router, RouteContext& context);
+/// /completions, /chat/completions.
+void add_openai_routes(Router& router, RouteContext& context);
+/// /memories and what is below. Nothing where the service has none.
+void add_memory_routes(Router& router, RouteContext& context);
+
+void answer_json(httplib::Response& response, const Json& json, int status = 200);
+/// The object of a request's body. \throws RequestError for what is none
+nlohmann::json parse_body(std::string_view body);
+
+}  // namespace episodic::server

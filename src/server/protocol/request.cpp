@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "protocol/request.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <span>
+
+#include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
+#include "protocol/fields.hpp"
+
+namespace episodic::server {
+namespace {
+
+using nlohmann::json;
+
+constexpr AsksForNothing kBoth[] = {
+    {"n", "[1]"},
+    {"frequency_penalty", "[0]"},
+    {"presence_penalty", "[0]"},
+    {"logit_bias", "[{}, []]"},
+    {"transforms", "[[]]"},
+    {"extra_body", "[{}]"},
+    // llama.cpp
+    {"typical_p", "[1]"},
+    {"tfs_z", "[1]"},
+    {"top_a", "[0]"},
+    {"top_n_sigma", "[-1, 0]"},
+    {"mirostat", "[0]"},
+    {"dynatemp_range", "[0]"},
+    {"xtc_probability", "[0]"},
+    {"dry_multiplier", "[0]"},
+    {"min_keep", "[0, 1]"},
+    {"n_keep", "[0]"},
+    {"n_probs", "[0]"},
+    {"repeat_penalty", "[1]"},
+    {"n_indent", "[0]"},
+    {"penalize_nl", "[false]"},
+    {"grammar", "[\"\"]"},
+    {"grammar_lazy", "[false]"},
+    {"json_schema", "[{}]"},
+    {"samplers", "[[]]"},
+    {"lora", "[[]]"},
+    {"t_max_predict_ms", "[0, -1]"},
+    {"t_max_prompt_ms", "[0, -1]"},
+    {"timings_per_token", "[false]"},
+    {"return_tokens", "[false]"},
+    {"post_sampling_probs", "[false]"},
+    {"response_fields", "[[]]"},
+    // vLLM
+    {"min_tokens", "[0]"},
+    {"length_penalty", "[1]"},
+    {"use_beam_search", "[false]"},
+    {"early_stopping", "[false]"},
+    {"stop_token_ids", "[[]]"},
+    {"bad_words", "[[]]"},
+    {"allowed_token_ids", "[[]]"},
+    {"logits_processors", "[[]]"},
+    {"include_stop_str_in_output", "[false]"},
+    {"skip_special_tokens", "[true]"},
+    {"spaces_between_special_tokens", "[true]"},
+    {"truncate_prompt_tokens", "[-1]"},
+    {"prompt_logprobs", "[false]"},
+    {"return_token_ids", "[false]"},
+    {"return_tokens_as_token_ids", "[false]"},
+    {"structured_outputs", "[{}]"},
+    {"kv_transfer_params", "[{}]"},
+};
+constexpr AsksForNothing kOfChat[] = {
+    {"logprobs", "[false]"},
+    {"top_logprobs", "[0]"},
+    {"tools", "[[]]"},
+    {"tool_choice", "[\"none\", \"auto\"]"},
+    {"functions", "[[]]"},
+    {"function_call", "[\"none\", \"auto\"]"},
+    {"response_format", "[{\"type\": \"text\"}]"},
+    {"modalities", "[[\"text\"]]"},
+    {"verbosity", "[\"medium\"]"},
+    {"documents", "[[]]"},
+    {"add_special_tokens", "[false]"},
+    {"echo", "[false]"},
+    {"best_of", "[1]"},
+    {"add_generation_prompt", "[true]"},
+    {"continue_final_message", "[false]"},
+    {"parse_tool_calls", "[false, true]"},
+    {"reasoning_format", "[\"none\", \"auto\"]"},
+    {"thinking_forced_open", "[false]"},
+    {"mm_processor_kwargs", "[{}]"},
+};
+constexpr AsksForNothing kOfStream[] = {
+    {"include_obfuscation", "[false]"},
+    {"continuous_usage_stats", "[false]"},
+};
+constexpr AsksForNothing kOfCompletion[] = {
+    {"logprobs", "[false]"},
+    {"best_of", "[1]"},
+    {"echo", "[false]"},
+    {"suffix", "[\"\"]"},
+    {"add_special_tokens", "[true]"},
+    {"response_format", "[{\"type\": \"text\"}]"},
+};
+
+/// A message's text: a string, or a list of parts that are texts.
+std::string content_of(const json& message, const std::string& name) {
+  const auto at = message.find("content");
+  if (at == message.end() || at->is_null()) return "";
+  if (at->is_string()) return at->get<std::string>();
+  if (!at->is_array()) Fields::wrong(name, "must be a text or a list of parts");
+  std::string text;
+  for (const json& part : *at) {
+    if (!part.is_object() || part.value("type", json()) != "text" || !part.contains("text") ||
+        !part["text"].is_string())
+      Fields::wrong(name, "has a part that is no text; only {\"type\": \"text\"} is built");
+    text += part["text"].get<std::string>();
+  }
+  return text;
+}
+
+/// What a template may read of a message beside role and content, as JSON; nothing where that is
+/// all. Arguments of a call are a text in a request, which templates expect as what it says.
+std::string more_of(const json& message, const std::string& name) {
+  nlohmann::ordered_json more = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : message.items())
+    if (key != "role" && key != "content" && !value.is_null() &&
+        !(key == "tool_calls" && value.empty()))
+      more[key] = value;
+  if (const auto calls = more.find("tool_calls"); calls != more.end()) {
+    if (!calls->is_array()) Fields::wrong(name + ".tool_calls", "must be a list");
+    for (auto& call : *calls) {
+      if (!call.is_object() || (call.contains("function") && !call["function"].is_object()))
+        Fields::wrong(name + ".tool_calls", "must be a list of {\"function\": {...}}");
+      if (!call.contains("function") || !call["function"].contains("arguments")) continue;
+      auto& arguments = call["function"]["arguments"];
+      if (!arguments.is_string()) continue;
+      try {
+        auto value = parse_ordered(arguments.get_ref<const std::string&>(), name, {});
+        if (value.is_object()) arguments = std::move(value);
+      } catch (const Error&) {  // a text, then
+      }
+    }
+  }
+  return more.empty() ? std::string() : more.dump();
+}
+
+std::vector<ChatMessage> messages_of(Fields& fields) {
+  const json* list = fields.find("messages");
+  if (!list || !list->is_array() || list->empty())
+    Fields::wrong("messages", "must be a list of at least one message");
+  std::vector<ChatMessage> messages;
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const json& message = (*list)[i];
+    const std::string name = fmt::format("messages[{}]", i);
+    if (!message.is_object()) Fields::wrong(name, "must be an object");
+    const auto at = message.find("role");
+    if (at == message.end() || !at->is_string()) Fields::wrong(name + ".role", "must be a text");
+    const auto& role = at->get_ref<const std::string&>();
+    constexpr std::string_view kRoles[] = {"system",    "developer", "user",
+                                           "assistant", "tool",      "function"};
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
+      Fields::wrong(name + ".role", "must be system, developer, user, assistant or tool");
+    messages.push_back({role == "developer" ? "system" : role,
+                        content_of(message, name + ".content"), more_of(message, name)});
+  }
+  if (messages.back().role == "assistant")
+    Fields::wrong("messages",
+                  "end with the assistant's, and an answer that is begun is not gone on with; end "
+                  "with a user's");
+  return messages;
+}
+
+/// What a client may set of a chat's template: nothing that the server does.
+std::string variables_of(const json& variables) {
+  constexpr std::string_view kSet[] = {"messages",     "tools",
+                                       "documents",    "functions",
+                                       "conversation", "add_generation_prompt",
+                                       "strftime_now", "raise_exception",
+                                       "namespace",    "range",
+                                       "loop",         "continue_final_message"};
+  if (!variables.is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
+  for (const auto& [name, value] : variables.items())
+    if (name.ends_with("_token") || name.ends_with("_tokens") ||
+        std::find(std::begin(kSet), std::end(kSet), name) != std::end(kSet))
+      Fields::wrong("chat_template_kwargs",
+                    fmt::format("may not set '{}', which the server sets", printable(name)));
+  return variables.dump();
+}
+
+void take_prompt(Fields& fields, Request& request) {
+  const json* prompt = fields.find("prompt");
+  if (!prompt) Fields::wrong("prompt", "is missing");
+  const json* one = prompt;
+  if (prompt->is_array() && prompt->size() == 1 && !prompt->front().is_number())
+    one = &prompt->front();
+  if (one->is_string()) {
+    request.prompt = one->get<std::string>();
+    return;
+  }
+  const bool ids =
+      one->is_array() && !one->empty() &&
+      std::all_of(one->begin(), one->end(), [](const json& id) { return id.is_number_integer(); });
+  if (!ids)
+    Fields::wrong("prompt", "must be a text or a list of token ids; several prompts are not built");
+  request.ids = one->get<std::vector<std::int64_t>>();
+}
+
+void take_stops(Fields& fields, GenerateOptions& options) {
+  const json* stop = fields.find("stop");
+  if (!stop) return;
+  constexpr std::size_t kMost = 16;
+  options.stop.clear();
+  const auto add = [&](const json& text) {
+    if (!text.is_string() || text.get_ref<const std::string&>().empty())
+      Fields::wrong("stop", "must be a text or a list of texts, none empty");
+    options.stop.push_back(text.get<std::string>());
+  };
+  if (stop->is_array() && stop->size() <= kMost)
+    for (const json& text : *stop) add(text);
+  else if (stop->is_array())
+    Fields::wrong("stop", fmt::format("has more than {} texts", kMost));
+  else
+    add(*stop);
+}
+
+/// What an answer is to tell beside its text.
+void take_includes(Fields& fields, Request& request) {
+  const json* include = fields.find("include");
+  if (!include) return;
+  if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
+  for (const json& what : *include) {
+    if (what != "recall") Fields::wrong("include", "has what is not built; \"recall\" is");
+    request.recall = true;
+  }
+}
+
+}  // namespace
+
+Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults) {
+  json parsed;
+  try {
+    JsonLimits limits;
+    limits.remedy = "send a JSON object";
+    parsed = parse_strict(body, "the request", limits);
+  } catch (const Error& e) {
+    throw RequestError(e.what(), "");
+  }
+  const JsonGuard guard(parsed);
+  if (!parsed.is_object()) throw RequestError("the request is no JSON object", "");
+  Fields fields(parsed);
+  Request request;
+  request.kind = kind;
+  request.options = defaults;
+  GenerateOptions& o = request.options;
+  o.max_new = fields.count("max_tokens", 0, o.max_new);
+  if (kind == RequestKind::chat) {
+    request.messages = messages_of(fields);
+    o.max_new = fields.count("max_completion_tokens", 0, o.max_new);
+    if (const json* variables = fields.find("chat_template_kwargs")) {
+      request.variables = variables_of(*variables);
+    }
+    fields.take(kOfChat);
+  } else {
+    take_prompt(fields, request);
+    fields.take(kOfCompletion);
+  }
+  fields.take(kBoth);
+  o.sampling.temperature = fields.number("temperature", 0, 100, o.sampling.temperature);
+  o.sampling.top_p = fields.number("top_p", 0, 1, o.sampling.top_p);
+  // -1: all, as vLLM says it
+  o.sampling.top_k = std::max<std::int64_t>(0, fields.count("top_k", -1, o.sampling.top_k));
+  o.sampling.min_p = fields.number("min_p", 0, 1, o.sampling.min_p);
+  o.sampling.repetition_penalty =
+      fields.number("repetition_penalty", 1e-3, 1e3, o.sampling.repetition_penalty);
+  if (const json* seed = fields.find("seed")) {
+    if (!seed->is_number_integer()) Fields::wrong("seed", "must be a whole number");
+    o.sampling.seed = static_cast<std::uint64_t>(seed->get<std::int64_t>());
+  } else {
+    std::random_device device;
+    o.sampling.seed = std::uint64_t{device()} << 32 | device();
+  }
+  o.ignore_eos = fields.flag("ignore_eos", o.ignore_eos);
+  take_stops(fields, o);
+  request.memory = fields.text("memory", "");
+  request.store = fields.flag("store");
+  take_includes(fields, request);
+  request.stream = fields.flag("stream");
+  request.progress = fields.flag("return_progress");
+  if (const json* options = fields.find("stream_options")) {
+    if (!options->is_object()) Fields::wrong("stream_options", "must be an object");
+    Fields of_stream(*options);
+    request.stream_usage = of_stream.flag("include_usage");
+    of_stream.take(kOfStream);
+    of_stream.require_known();
+  }
+  fields.require_known();
+  try {
+    o.sampling.validate();
+  } catch (const Error& e) {
+    throw RequestError(e.what(), "");
+  }
+  return request;
+}
+
+}  // namespace episodic::server

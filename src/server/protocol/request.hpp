@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Requests of OpenAI's completions and chat completions.
+
+#include <string_view>
+
+#include "episodic/server/service.hpp"
+
+namespace episodic::server {
+
+/// \param body JSON from outside: deep nesting and endless lists are refused
+/// \param defaults of everything that the request leaves open, but a seed: without one it is drawn
+/// \throws RequestError naming the field: absent, of the wrong type or range, or one that would
+///         change the answer in a way that is not built
+Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults);
+
+}  // namespace episodic::server

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/server/scheduler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "lane.hpp"
+
+namespace episodic::server {
+namespace {
+
+std::vector<std::int64_t> whole_prompt(const Work& work) {
+  std::vector<std::int64_t> prompt = work.prompt.text;
+  prompt.insert(prompt.end(), work.prompt.question.begin(), work.prompt.question.end());
+  return prompt;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(std::shared_ptr<const Model> model, const SchedulerOptions& options)
+    : model_(std::move(model)), options_(options) {
+  if (!model_) throw ConfigError("Scheduler: the model is null");
+  thread_ = std::thread([this] { compute_all(); });
+}
+
+Scheduler::~Scheduler() {
+  stop();
+  thread_.join();
+}
+
+// -- places and the queue -------------------------------------------------------------------------
+
+Scheduler::Place Scheduler::take_place() {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) throw RequestError("the server is going down", "", 503);
+  if (places_ >= options_.queue + std::max<std::size_t>(1, options_.parallel)) {
+    ++counters_.refused;
+    throw RequestError(
+        fmt::format("{} requests wait already, and more may not (--queue); ask again later",
+                    options_.queue),
+        "", 429, "rate_limit_exceeded");
+  }
+  ++places_;
+  return {this, [](Scheduler* scheduler) { --scheduler->places_; }};
+}
+
+std::shared_ptr<InFlight> Scheduler::submit(Place place, Work work) {
+  if (work.prompt_tokens() == 0) throw ConfigError("Work::prompt: is empty");
+  if (!work.start && !work.sequence)
+    throw ConfigError("Work: neither `start` nor `sequence` is given");
+  auto in_flight =
+      std::make_shared<InFlight>(std::move(work), options_.in_flight, std::move(place));
+  const std::lock_guard lock(mutex_);
+  if (stopped_) throw RequestError("the server is going down", "", 503);
+  ++counters_.requests;
+  waiting_.push_back(in_flight);
+  more_.notify_one();
+  return in_flight;
+}
+
+void Scheduler::withdraw(InFlight& request, GivenUp why) {
+  request.give_up(why);
+  std::shared_ptr<InFlight> waited;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                                 [&](const auto& other) { return other.get() == &request; });
+    if (at == waiting_.end()) return;  // being answered, or answered
+    waited = std::move(*at);
+    waiting_.erase(at);
+    ++counters_.given_up;
+  }
+  waited->finish(waited->unanswered());
+}
+
+Served Scheduler::answer(Work work) {
+  const std::shared_ptr<InFlight> in_flight = submit(take_place(), std::move(work));
+  while (!in_flight->wait(std::chrono::seconds(10)).ended) {
+  }
+  return in_flight->served();
+}
+
+void Scheduler::stop() {
+  std::deque<std::shared_ptr<InFlight>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    waiting.swap(waiting_);
+    for (const auto& request : answering_) request->give_up(GivenUp::stopping);
+    more_.notify_all();
+  }
+  for (const auto& request : waiting) {
+    request->give_up(GivenUp::stopping);
+    request->finish(request->unanswered());
+  }
+}
+
+void Scheduler::release(const std::shared_ptr<StartingPoint>& start) {
+  const std::lock_guard lock(mutex_);
+  released_.push_back(start);
+  more_.notify_one();
+}
+
+int Scheduler::seconds_to_wait() const {
+  const std::lock_guard lock(mutex_);
+  const double all = mean_seconds_ * static_cast<double>(waiting_.size() + 1) /
+                     static_cast<double>(std::max<std::size_t>(1, options_.parallel));
+  return static_cast<int>(std::clamp(std::ceil(all), 1.0, 60.0));
+}
+
+SchedulerCounters Scheduler::counters() const {
+  const std::lock_guard lock(mutex_);
+  SchedulerCounters counters = counters_;
+  counters.places = places_;
+  counters.waiting = waiting_.size();
+  return counters;
+}
+
+// -- the thread that computes ---------------------------------------------------------------------
+
+void Scheduler::compute_all() {
+  while (take_requests()) {
+    make_step();
+    hand_out();
+  }
+  lanes_.clear();
+}
+
+/// Gives waiting requests to lanes; waits while there is nothing to do. \return false: it has
+/// stopped, and nothing is under way
+bool Scheduler::take_requests() {
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      more_.wait(lock, [&] {
+        return stopped_ || !answering_.empty() || !waiting_.empty() || !released_.empty();
+      });
+      std::erase_if(lanes_, [&](const auto& lane) {
+        return lane->free() &&
+               std::find(released_.begin(), released_.end(), lane->start()) != released_.end();
+      });
+      released_.clear();
+      if (stopped_ && answering_.empty()) return false;
+    }
+    if (begin_one()) {
+      hand_out();
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    if (!answering_.empty()) return true;
+    if (stopped_) return false;
+  }
+}
+
+/// The first waiting request that a lane can take begins. \return false: there is none
+bool Scheduler::begin_one() {
+  std::deque<std::shared_ptr<InFlight>> waiting;
+  {
+    const std::lock_guard lock(mutex_);
+    waiting = waiting_;
+  }
+  for (const std::shared_ptr<InFlight>& next : waiting) {
+    std::vector<std::int64_t> prompt = whole_prompt(next->work());
+    Lane* lane = nullptr;
+    std::exception_ptr failure;
+    try {
+      lane = lane_for(next->work(), prompt);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (!lane && !failure) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto at = std::find(waiting_.begin(), waiting_.end(), next);
+      if (at == waiting_.end()) continue;  // withdrawn meanwhile
+      waiting_.erase(at);
+      if (lane) answering_.push_back(next);
+    }
+    next->begin();
+    if (lane)
+      lane->begin(next, std::move(prompt));
+    else
+      next->fail(failure);
+    return true;
+  }
+  return false;
+}
+
+/// A free lane at the work's starting point that has most of the prompt already; of equals the one
+/// that was used least lately. Else a new one, in the place of the one that was used least lately
+/// where there are as many as may be. Null: none is free.
+Lane* Scheduler::lane_for(const Work& work, std::span<const std::int64_t> prompt) {
+  const std::size_t most = std::max<std::size_t>(1, options_.parallel);
+  Lane* best = nullptr;
+  Lane* oldest = nullptr;
+  std::size_t busy = 0;
+  for (const auto& lane : lanes_) {
+    const bool same = work.start && lane->start() == work.start;
+    if (!lane->free()) {
+      ++busy;
+      if (same && work.start->single()) return nullptr;
+      continue;
+    }
+    if (!oldest || lane->last_used() < oldest->last_used()) oldest = lane.get();
+    if (!same) continue;
+    const auto rank = [&](const Lane& l) { return std::pair(l.reusable(prompt), ~l.last_used()); };
+    if (!best || rank(*lane) > rank(*best)) best = lane.get();
+  }
+  if (busy >= most) return nullptr;
+  // a lane that holds another conversation is worth more than its place, while there are places
+  if (best && (best->reusable(prompt) > 0 || lanes_.size() >= most || work.start->single()))
+    return best;
+  if (lanes_.size() >= most && oldest)
+    std::erase_if(lanes_, [&](const auto& lane) { return lane.get() == oldest; });
+  lanes_.push_back(work.sequence ? std::make_unique<Lane>(work.sequence, options_.max_tokens)
+                                 : std::make_unique<Lane>(work.start, options_.max_tokens));
+  return lanes_.back().get();
+}
+
+/// One step: a token of every answer, and a piece of one prompt, each in its turn.
+void Scheduler::make_step() {
+  std::vector<Lane*> lanes;
+  std::vector<SequenceInput> inputs;
+  const auto add = [&](Lane& lane) {
+    lanes.push_back(&lane);
+    inputs.push_back(lane.next_input());
+  };
+  Lane* reader = nullptr;
+  for (std::size_t i = 1; i <= lanes_.size(); ++i) {
+    const std::size_t at = (reader_ + i) % lanes_.size();
+    Lane& lane = *lanes_[at];
+    if (lane.free() || lane.ended()) continue;
+    if (!lane.request()->wanted()) {
+      lane.give_up();
+    } else if (!lane.reads()) {
+      add(lane);
+    } else if (!reader) {
+      reader = &lane;
+      add(lane);
+    }
+  }
+  if (reader)
+    for (std::size_t i = 0; i < lanes_.size(); ++i)
+      if (lanes_[i].get() == reader) reader_ = i;
+  if (inputs.empty()) return;
+  std::uint64_t step = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    step = ++counters_.steps;
+  }
+  std::vector<StepResult> results(inputs.size());
+  try {
+    results = run(*model_, inputs);
+  } catch (...) {  // no memory for the step itself
+    for (StepResult& result : results) result.error = std::current_exception();
+  }
+  for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i]->take(results[i], step);
+}
+
+/// Ends the requests whose outcome is there.
+void Scheduler::hand_out() {
+  for (std::size_t i = 0; i < lanes_.size();) {
+    const std::shared_ptr<InFlight> request = lanes_[i]->request();
+    std::optional<Lane::Outcome> outcome = request ? lanes_[i]->take_outcome() : std::nullopt;
+    if (!outcome) {
+      ++i;
+      continue;
+    }
+    // a sequence of its user's is only its user's again before that one hears of it
+    if (lanes_[i]->start())
+      ++i;
+    else
+      lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));
+    const Served& served = outcome->served;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase(answering_, request);
+      mean_seconds_ += 0.25 * (request->computed() - mean_seconds_);
+      const bool whole = !outcome->failure && served.result.finish != FinishReason::cancelled;
+      counters_.given_up += whole ? 0 : 1;
+      counters_.prompt_tokens += static_cast<std::uint64_t>(served.prompt_tokens);
+      counters_.reused_tokens += static_cast<std::uint64_t>(served.reused_tokens);
+      counters_.written_tokens += served.result.ids.size();
+    }
+    // its place is free, and it is counted, before its client hears of it
+    if (outcome->failure)
+      request->fail(outcome->failure);
+    else
+      request->finish(std::move(outcome->served));
+  }
+}
+
+}  // namespace episodic::server
