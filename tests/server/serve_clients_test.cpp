@@ -100,7 +100,7 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
       {head("", "GET /models/tin%79"), 200, "\"id\":\"tiny\""},
       {head("", "GET /v1/models"), 200, "\"max_model_len\":2000"},
       {head("", "GET /metrics"), 200, "episodic_requests_total"},
-      {head("", "OPTIONS /v1/completions"), 204, "Allow: GET, HEAD, POST, OPTIONS"},
+      {head("", "OPTIONS /v1/completions"), 204, "Allow: GET, HEAD, POST, DELETE, OPTIONS"},
       {head("", "OPTIONS *"), 204},
       // what is not there, or is asked for in another way
       {head("", "GET /v1/models/other"), 404, "model_not_found"},
@@ -437,7 +437,7 @@ TEST_CASE("serve: a web page may ask where its origin is named") {
   for (const char* header :
        {"Access-Control-Allow-Origin: http://localhost:3000\r\n", "Vary: Origin\r\n",
         "Access-Control-Allow-Headers: authorization, x-stainless-os\r\n",
-        "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n"})
+        "Access-Control-Allow-Methods: GET, HEAD, POST, DELETE, OPTIONS\r\n"})
     REQUIRE(asked.find(header) != std::string::npos);
   const std::string type = "Content-Type: application/json\r\n";
   for (const std::string& text :

@@ -113,7 +113,8 @@ void Access::check_page(const HttpHead& head) const {
       throw HttpError(403, fmt::format("a page of '{}' may not ask this server; name it with "
                                        "--allow-origin where it may",
                                        printable(*origin)));
-    if (!origin && site && head.method == "POST" && *site != "same-origin" && *site != "none")
+    if (!origin && site && head.method != "GET" && head.method != "HEAD" &&
+        *site != "same-origin" && *site != "none")
       throw HttpError(403, "a page of another site may not ask this server");
   }
   // A browser asks first (OPTIONS) before it sends JSON to another origin, but sends plain text and
@@ -143,6 +144,7 @@ void Access::check_key(const HttpHead& head) const {
 void Access::check(const HttpHead& head) const {
   if (asks_health(head)) return;
   check_page(head);
+  if (head.method == "GET" && head.path == "/") return;  // the page, which asks for the key
   check_key(head);
 }
 
@@ -158,9 +160,9 @@ std::vector<std::pair<std::string, std::string>> Access::cors_headers(const Http
 std::vector<std::pair<std::string, std::string>> Access::preflight_headers(
     const HttpHead& head) const {
   std::vector<std::pair<std::string, std::string>> headers = cors_headers(head);
-  headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
+  headers.emplace_back("Allow", "GET, HEAD, POST, DELETE, OPTIONS");
   if (headers.front().first != "Access-Control-Allow-Origin") return headers;
-  headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
   const std::string* wanted = head.find("access-control-request-headers");
   headers.emplace_back("Access-Control-Allow-Headers",
                        wanted && !wanted->empty() ? *wanted : "authorization, content-type");
