@@ -56,7 +56,7 @@ Service::Service(Engine& engine, const SchedulerOptions& options)
 std::shared_ptr<StartingPoint> Service::start(const std::string& memory) {
   if (memory.empty()) return start_;
   if (!memories_)
-    throw RequestError("this server has no memories by name; start it with --memories DIR",
+    throw RequestError("this server has no memories by name; it was started without a folder for them",
                        "memory", 404, "memory_not_found");
   std::shared_ptr<StartingPoint> start = memories_->start(memory);
   for (const auto& stale : memories_->take_stale()) scheduler_.release(stale);
@@ -130,7 +130,7 @@ Job Service::prepare(const Request& request, ChatPrompt prompt, const char* fiel
   if (most > 0 && tokens + (request.options.max_new > 0 ? 1 : 0) > most)
     throw RequestError(
         fmt::format("the prompt has {} tokens; a request may come to {}, its answer included "
-                    "(--max-tokens)",
+                    "(max_tokens of the server)",
                     tokens, most),
         field, 400, "context_length_exceeded");
   const std::int64_t vocabulary = model_->config().vocab_size;

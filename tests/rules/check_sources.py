@@ -34,6 +34,7 @@ ROOMS = {
     "torch_ops": ["base", "attention", "device_torch", "torch_slots"],
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
+    "server": ["base", "memory", "text", "timeline", "model", "session"],
 }
 # Headers of the programs (src/tools) that benchmarks share with them: flags, files, progress, plots.
 SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "hidden_facts.hpp", "kept.hpp",

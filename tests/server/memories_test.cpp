@@ -378,5 +378,5 @@ TEST_CASE("memories: a server without any says so") {
   REQUIRE(post(running, "/v1/memories", R"({"name": "a"})").first == 404);
   const auto [status, body] = post(running, "/v1/completions", R"({"prompt": "a", "memory": "b"})");
   REQUIRE(status == 404);
-  REQUIRE(mentions(body["error"]["message"].get<std::string>(), "--memories"));
+  REQUIRE(mentions(body["error"]["message"].get<std::string>(), "without a folder"));
 }

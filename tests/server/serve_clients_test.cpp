@@ -138,7 +138,7 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
       // who may not ask
       {"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403, "Host"},
       {head(length + "Origin: http://evil.example\r\nContent-Type: text/plain\r\n") + ask, 403,
-       "--allow-origin"},
+       "allowed origin"},
       {head("Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n",
             "OPTIONS /v1/completions"),
        403},

@@ -215,7 +215,7 @@ TEST_CASE("serve: without a key, pages of others are refused by Host and Origin"
   REQUIRE(page(friendly, "Origin: http://localhost:3000\r\nContent-Type: text/plain\r\n") == 415);
   for (const char* origin : {"*", "localhost", "http://", "http://a/b", "http://a,http://b", ""}) {
     INFO(origin);
-    REQUIRE(mentions(refusal<ConfigError>([&] { Access({"", "", {origin}}); }), "--allow-origin"));
+    REQUIRE(mentions(refusal<ConfigError>([&] { Access({"", "", {origin}}); }), "allowed origins"));
   }
   REQUIRE(access(Access({"key", "", {"*"}}),
                  head_of("GET", "Host: evil.example\r\nAuthorization: Bearer key\r\n")) == 200);
