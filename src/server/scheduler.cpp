@@ -41,8 +41,9 @@ Scheduler::Place Scheduler::take_place() {
   if (places_ >= options_.queue + std::max<std::size_t>(1, options_.parallel)) {
     ++counters_.refused;
     throw RequestError(
-        fmt::format("{} requests wait already, and more may not (queue of the server); ask again later",
-                    options_.queue),
+        fmt::format(
+            "{} requests wait already, and more may not (queue of the server); ask again later",
+            options_.queue),
         "", 429, "rate_limit_exceeded");
   }
   ++places_;

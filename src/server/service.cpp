@@ -56,8 +56,9 @@ Service::Service(Engine& engine, const SchedulerOptions& options)
 std::shared_ptr<StartingPoint> Service::start(const std::string& memory) {
   if (memory.empty()) return start_;
   if (!memories_)
-    throw RequestError("this server has no memories by name; it was started without a folder for them",
-                       "memory", 404, "memory_not_found");
+    throw RequestError(
+        "this server has no memories by name; it was started without a folder for them", "memory",
+        404, "memory_not_found");
   std::shared_ptr<StartingPoint> start = memories_->start(memory);
   for (const auto& stale : memories_->take_stale()) scheduler_.release(stale);
   return start;
@@ -100,6 +101,8 @@ ChatPrompt Service::prompt_of(const Request& request, bool goes_on) const {
 Job Service::prepare(const Request& request) {
   if (request.store && request.memory.empty())
     throw RequestError("'store' keeps the turn in a memory; name it in 'memory'", "store");
+  if (request.store && request.choices > 1)
+    throw RequestError("'store' keeps one answer; ask for one choice", "n");
   Job job;
   bool goes_on = false;
   if (request.store) {

@@ -289,7 +289,7 @@ TEST_CASE("serve: what asks for nothing is taken, whatever client sends it") {
   check(RequestKind::chat, R"({
     "audio": {"voice": "x"}, "frequency_penalty": 0.1, "function_call": {"name": "f"},
     "functions": [{}], "logit_bias": {"5": 1}, "logprobs": true, "top_logprobs": 2,
-    "modalities": ["text", "audio"], "n": 2, "prediction": {"type": "content", "content": "x"},
+    "modalities": ["text", "audio"], "n": 99, "prediction": {"type": "content", "content": "x"},
     "reasoning_effort": "high", "response_format": {"type": "json_object"},
     "tool_choice": "required", "tools": [{"type": "function"}], "verbosity": "low",
     "web_search_options": {}, "top_k": -2, "mirostat": 2, "xtc_probability": 0.5,

@@ -108,7 +108,7 @@ TEST_CASE("serve: what is wrong with a request is named") {
                             R"("stop": "")",
                             R"("stop": [1])",
                             R"("stream": 1)",
-                            R"("n": 2)",
+                            R"("n": 99)",
                             R"("echo": true)",
                             R"("best_of": 3)",
                             R"("suffix": "x")",
@@ -377,7 +377,7 @@ TEST_CASE("serve: over HTTP, whole and as a stream") {
     REQUIRE(error["error"]["message"].get<std::string>().size() > 5);
     REQUIRE(error["error"]["param"] == (*field ? json(field) : json()));
   };
-  failed("/v1/completions", R"({"prompt": "a", "n": 3})", 400, "n");
+  failed("/v1/completions", R"({"prompt": "a", "n": 99})", 400, "n");
   failed("/v1/completions", "{", 400, "");
   failed(
       "/v1/chat/completions",

@@ -34,6 +34,7 @@ struct Request {
   std::vector<ChatMessage> messages;             ///< of a chat
   std::string variables;                         ///< of a chat's template, as JSON; may be empty
   GenerateOptions options;
+  std::size_t choices = 1;  ///< answers to the same prompt, each with a seed of its own
   bool stream = false;
   bool stream_usage = false;  ///< ends the stream with the counts of tokens
   bool progress = false;      ///< of a stream: tells how much of a long prompt is read

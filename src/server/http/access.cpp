@@ -66,7 +66,8 @@ Access::Access(AccessOptions options)
     if (origin == "*") {
       if (options_.api_key.empty())
         throw ConfigError(
-            "allowed origins: '*': every web page could use the server; name the pages' origins, or "
+            "allowed origins: '*': every web page could use the server; name the pages' origins, "
+            "or "
             "set EPISODIC_API_KEY");
       continue;
     }

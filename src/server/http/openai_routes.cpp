@@ -24,8 +24,9 @@ void complete(RouteContext& context, RequestKind kind, Exchange& exchange,
   head.usage = request.stream_usage;
   head.recall = request.recall;
   Job job = context.service.prepare(request);
-  const auto asked = context.answering.ask(std::move(place), std::move(job),
-                                           std::make_unique<OpenAiForm>(std::move(head)));
+  const auto asked =
+      context.answering.ask(std::move(place), std::move(job),
+                            std::make_unique<OpenAiForm>(std::move(head)), request.choices);
   asked->progress = request.progress;
   if (request.stream)
     context.answering.answer_stream(exchange, asked, response);

@@ -19,7 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr AsksForNothing kBoth[] = {
-    {"n", "[1]"},
     {"frequency_penalty", "[0]"},
     {"presence_penalty", "[0]"},
     {"logit_bias", "[{}, []]"},
@@ -225,6 +224,8 @@ void take_stops(Fields& fields, GenerateOptions& options) {
     add(*stop);
 }
 
+constexpr std::size_t kMostChoices = 16;
+
 /// What an answer is to tell beside its text.
 void take_includes(Fields& fields, Request& request) {
   const json* include = fields.find("include");
@@ -283,6 +284,9 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   }
   o.ignore_eos = fields.flag("ignore_eos", o.ignore_eos);
   take_stops(fields, o);
+  request.choices = static_cast<std::size_t>(fields.count("n", 1, 1));
+  if (request.choices > kMostChoices)
+    Fields::wrong("n", fmt::format("must be at most {}", kMostChoices));
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
   take_includes(fields, request);
