@@ -126,9 +126,9 @@ Part JsonParts::integer() {
 Part JsonParts::number() {
   return once(number_, "a number", [&] {
     const Part digit = b.characters(kAnyDigit);
-    const Part whole =
-        b.choice({b.literal("0"),
-                  b.sequence({b.characters({{'1', '9'}}), b.repeat(digit, 0, kWrittenDigits - 1)})});
+    const Part whole = b.choice(
+        {b.literal("0"),
+         b.sequence({b.characters({{'1', '9'}}), b.repeat(digit, 0, kWrittenDigits - 1)})});
     const Part fraction = b.sequence({b.literal("."), b.repeat(digit, 1, kWrittenDigits + 1)});
     const Part exponent =
         b.sequence({b.characters({{'E', 'E'}, {'e', 'e'}}),

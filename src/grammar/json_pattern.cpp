@@ -226,7 +226,8 @@ class PatternParser {
       fail("has a repetition that is none of {m} {m,} {m,n}");
     for (; std::isdigit(static_cast<unsigned char>(peek())); ++at_) {
       value = 10 * value + static_cast<std::uint32_t>(peek() - '0');
-      if (value > kMostPatternRounds) fail(fmt::format("repeats more than {} times", kMostPatternRounds));
+      if (value > kMostPatternRounds)
+        fail(fmt::format("repeats more than {} times", kMostPatternRounds));
     }
     return value;
   }

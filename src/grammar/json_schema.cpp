@@ -126,7 +126,8 @@ class SchemaParser {
 
   Part schema(const OrderedJson& s, const std::string& at, int depth) {
     if (depth > kDeepestSchema)
-      fail(at, fmt::format("schemas lie more than {} deep within each other; use $ref", kDeepestSchema));
+      fail(at, fmt::format("schemas lie more than {} deep within each other; use $ref",
+                           kDeepestSchema));
     if (s.is_boolean() && s.get<bool>()) return json_.value();
     if (s.is_boolean()) fail(at, "allows no value");
     if (!s.is_object()) fail(at, "must be an object, true or false");

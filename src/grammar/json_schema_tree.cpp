@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kLongestSchema = std::size_t{1} << 20;
 constexpr int kDeepestJson = 200;
-constexpr int kDeepestJoin = 32;       // demands that are joined within each other
+constexpr int kDeepestJoin = 32;   // demands that are joined within each other
 constexpr int kMostSteps = 20000;  // of joining them
 
 bool one_of(std::string_view word, std::initializer_list<std::string_view> words) {
