@@ -72,8 +72,11 @@ void Lane::begin_answer() {
     options.max_new = std::min(options.max_new, max_tokens_ - served_.prompt_tokens);
   options.feed_last = true;  // the next turn continues behind the whole answer
   InFlight* const to = request_.get();
-  options.on_token = [to](std::int64_t, std::string_view text) {
-    return to->put({std::string(text)});
+  options.on_token = [this, to, known = options.logprobs >= 0](std::int64_t id,
+                                                               std::string_view text) {
+    Part part{std::string(text), std::nullopt};
+    if (known && id != kNoToken) part.logprobs = answer_->result().logprobs.back();
+    return to->put(std::move(part));
   };
   const bool penalty = options.sampling.repetition_penalty != 1;
   answer_ = sequence_->model().generation(

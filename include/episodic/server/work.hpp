@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "episodic/session/chat_prompt.hpp"
 #include "episodic/session/generation.hpp"
 #include "episodic/session/recall_notes.hpp"
+#include "episodic/session/sampling.hpp"
 #include "episodic/session/sequence.hpp"
 
 namespace episodic::server {
@@ -50,7 +52,9 @@ struct Served {
 
 /// A part of an answer, as it is written.
 struct Part {
-  std::string text;
+  std::string text;  ///< what became certain; may be empty
+  std::optional<Logprobs> logprobs =
+      {};  ///< of the token that it came with, where they are asked for
 };
 
 }  // namespace episodic::server
