@@ -34,6 +34,7 @@ std::size_t Lane::to_read() const {
 
 void Lane::begin(std::shared_ptr<InFlight> request, std::vector<std::int64_t> prompt) {
   request_ = std::move(request);
+  bytes_ = std::max(bytes_, request_->bytes());
   prompt_ = std::move(prompt);
   served_ = request_->unanswered();
   at_ = 0;

@@ -169,3 +169,49 @@ TEST_CASE("serve: log-probabilities belong to the tokens that were drawn") {
   REQUIRE(chat.ask({{"prompt", "a"}}).second["choices"][0]["logprobs"].is_null());
   REQUIRE(chat.refused({{"top_logprobs", 3}}) == "top_logprobs");
 }
+
+TEST_CASE("serve: answers that would take more memory than there is wait, or are refused") {
+  const auto model = load_model(shipped());
+  auto root = std::make_shared<Sequence>(model);
+  root->attach();
+  const auto start = std::make_shared<StartingPoint>(root);
+  Work work;
+  work.start = start;
+  work.prompt.text = model->tokenizer().encode("The king said that the");
+  work.options.max_new = 24;
+  const std::int64_t each = work.bytes();
+  REQUIRE(each > 0);
+  Work longer = work;
+  longer.options.max_new = 100'000;
+  REQUIRE(longer.bytes() > 2 * each);
+  SchedulerOptions options;
+  options.parallel = 4;
+  const auto answers = [&](std::int64_t bytes) {
+    options.bytes = bytes;
+    Scheduler scheduler(model, options);
+    std::vector<std::shared_ptr<InFlight>> all;
+    for (int i = 0; i < 6; ++i) all.push_back(scheduler.submit(scheduler.take_place(), work));
+    std::int64_t most = 0;
+    std::vector<std::vector<std::int64_t>> ids;
+    for (const auto& one : all) {
+      while (!one->wait(milliseconds(1)).ended) most = std::max(most, scheduler.counters().bytes);
+      ids.push_back(one->served().result.ids);
+    }
+    REQUIRE(
+        std::all_of(ids.begin(), ids.end(), [&](const auto& other) { return other == ids[0]; }));
+    REQUIRE(ids[0].size() == 24);
+    return most;
+  };
+  REQUIRE(answers(0) >= 2 * each);  // several at once, where nothing bounds them
+  REQUIRE(answers(2 * each + 1) <= 2 * each + 1);
+  options.bytes = each;
+  Scheduler scheduler(model, options);
+  try {
+    scheduler.submit(scheduler.take_place(), longer);
+    FAIL("taken");
+  } catch (const RequestError& e) {
+    REQUIRE(e.status() == 400);
+    REQUIRE(e.parameter() == "max_tokens");
+  }
+  REQUIRE(scheduler.answer(work).result.ids.size() == 24);
+}

@@ -35,6 +35,12 @@ struct Work {
   /// read and written stays in it.
   std::shared_ptr<Sequence> sequence;
 
+  /// Tokens that it comes to at most.
+  std::int64_t most_tokens() const { return prompt_tokens() + (reads_only ? 0 : options.max_new); }
+  /// Host memory that it takes, about.
+  std::int64_t bytes() const {
+    return start ? start->bytes_for(most_tokens()) : host_bytes_of(*sequence, most_tokens());
+  }
   std::int64_t prompt_tokens() const {
     return static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
   }
