@@ -248,6 +248,7 @@ struct Format {
   "(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
 #define EPISODIC_TIME \
   "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define EPISODIC_LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
 #define EPISODIC_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
 // The 29th of February is never written: whether it is a day depends on the year.
@@ -257,13 +258,15 @@ constexpr Format kFormats[] = {
     {"date-time", "^" EPISODIC_DATE "T" EPISODIC_TIME "$"},
     {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
     {"ipv4", "^" EPISODIC_BYTE "(\\." EPISODIC_BYTE "){3}$"},
-    {"hostname",
-     "^[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
-     "(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?){0,7}$"},
-    {"email",
-     "^[A-Za-z0-9_+-]{1,20}(\\.[A-Za-z0-9_+-]{1,20}){0,1}@[A-Za-z0-9]([A-Za-z0-9-]{0,20}"
-     "[A-Za-z0-9])?(\\.[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?){1,4}$"}};
+    {"ipv6", "^([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}$"},
+    {"duration", "^P([0-9]{1,4}[WYMD]|([0-9]{1,4}D)?T([0-9]{1,4}H([0-9]{1,4}M)?|[0-9]{1,4}[MS]))$"},
+    {"hostname", "^" EPISODIC_LABEL "(\\." EPISODIC_LABEL "){0,7}$"},
+    {"email", "^[A-Za-z0-9_+-]{1,20}(\\.[A-Za-z0-9_+-]{1,20})?@" EPISODIC_LABEL
+              "(\\." EPISODIC_LABEL "){1,4}$"},
+    {"uri", "^https?://" EPISODIC_LABEL "(\\." EPISODIC_LABEL "){0,7}(:[1-9][0-9]{0,3})?"
+            "(/[A-Za-z0-9._~-]{0,100}){0,20}(\\?[A-Za-z0-9._~&=-]{1,200})?$"}};
 
+#undef EPISODIC_LABEL
 #undef EPISODIC_DATE
 #undef EPISODIC_TIME
 #undef EPISODIC_BYTE

@@ -362,8 +362,8 @@ class SchemaParser {
     const OrderedJson* additional = find(s, "additionalProperties");
     if (given && !given->is_object()) fail(below(at, "properties"), "must be an object");
     if (needed && !needed->is_array()) fail(below(at, "required"), "must be a list of names");
-    const bool closed = additional ? additional->is_boolean() && !additional->get<bool>()
-                                   : given && !given->empty();
+    const bool closed =
+        additional ? additional->is_boolean() && !additional->get<bool>() : given != nullptr;
     const auto more = [&] {
       return additional ? schema(*additional, below(at, "additionalProperties"), depth + 1)
                         : json_.value();

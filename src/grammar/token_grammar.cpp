@@ -12,9 +12,8 @@
 namespace episodic {
 namespace {
 
-// Ways looked at for one mask, about a second, and what their states may take.
-constexpr std::uint64_t kMostWork = std::uint64_t{1} << 25;
-constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+// Ways looked at for one mask: about 0.2 s. The schemas of practice need some thousands.
+constexpr std::uint64_t kMostWork = std::uint64_t{1} << 22;
 
 }  // namespace
 
@@ -58,7 +57,6 @@ const TokenTrie& TokenGrammar::trie() const { return *impl_->trie; }
 /// Goes through the tree once, and only where the grammar goes.
 TokenMask TokenGrammar::Impl::walk(grammar::Automaton& automaton, State from) const {
   const std::uint64_t most_work = automaton.work() + kMostWork;
-  const std::size_t most_bytes = automaton.bytes() + kMostBytes;
   TokenMask mask(static_cast<std::size_t>(trie->vocab_size() + 63) / 64, 0);
   const std::span<const TokenTrie::Node> nodes = trie->nodes();
   const std::span<const TokenTrie::Token> tokens = trie->tokens();
@@ -76,7 +74,7 @@ TokenMask TokenGrammar::Impl::walk(grammar::Automaton& automaton, State from) co
       for (std::size_t t = node.first_token; t < tokens.size() && tokens[t].node == i; ++t)
         mask[tokens[t].id / 64] |= std::uint64_t{1} << tokens[t].id % 64;
     ++i;
-    if (automaton.work() > most_work || automaton.bytes() > most_bytes)
+    if (automaton.work() > most_work)
       throw DataError(
           "grammar: finding the tokens that may come next takes too long; write rules that begin "
           "differently");

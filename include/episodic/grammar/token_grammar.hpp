@@ -52,8 +52,7 @@ class TokenGrammar {
 /// How far a text has come in a grammar: a value, cheap to copy.
 ///
 /// All calls throw DataError where a grammar is so ambiguous that a text can be read in more than
-/// thousands of ways at once, or that a mask takes more than a second or two. The state is then as
-/// before.
+/// thousands of ways at once, or that a mask takes millions of steps. The state is then as before.
 class GrammarState {
  public:
   /// At the beginning of a text.
