@@ -12,32 +12,32 @@ namespace episodic::text {
 
 /// Texts that are empty are not there.
 struct ToolCallForm {
-  std::string_view name;
+  std::string_view name = {};
   /// The form of a template that has all of `present` and none of `absent`; of several the first.
-  std::array<std::string_view, 2> present;
-  std::array<std::string_view, 2> absent;
+  std::array<std::string_view, 2> present = {};
+  std::array<std::string_view, 2> absent = {};
   /// Why it cannot be read; empty: it can.
-  std::string_view refusal;
+  std::string_view refusal = {};
 
   // Reading. White space may stand between the parts.
-  std::array<std::string_view, 4> opens;   ///< what a call, or a list of calls, begins with
-  std::array<std::string_view, 4> closes;  ///< what may stand behind a call, in any order
+  std::array<std::string_view, 4> opens = {};   ///< what a call, or a list of calls, begins with
+  std::array<std::string_view, 4> closes = {};  ///< what may stand behind a call, in any order
   /// A call without an opening text too, at the answer's beginning or behind another call, then
   /// with a semicolon or comma between them.
-  bool bare;
+  bool bare = false;
   /// True: the name stands before the arguments. False: {"name": ..., "arguments": {...}} or a list
   /// of them.
-  bool named;
-  std::string_view before_name;                ///< may stand there
-  std::array<std::string_view, 2> after_name;  ///< may stand there, in this order
-  std::string_view id_mark;                    ///< before a call's id, which is ignored
+  bool named = false;
+  std::string_view before_name = {};                ///< may stand there
+  std::array<std::string_view, 2> after_name = {};  ///< may stand there, in this order
+  std::string_view id_mark = {};                    ///< before a call's id, which is ignored
 
   // Writing: begin, then calls with separators between them, then end.
-  std::string_view begin, call, arguments, call_end, separator, end;
+  std::string_view begin = {}, call = {}, arguments = {}, call_end = {}, separator = {}, end = {};
   /// What of it stands between name and arguments when an answer is constrained: no special token.
-  std::string_view constrained_arguments;
-  bool one_call;   ///< further calls cannot be forced
-  bool nine_ids;   ///< the template wants ids of nine letters and digits
+  std::string_view constrained_arguments = {};
+  bool one_call = false;  ///< further calls cannot be forced
+  bool nine_ids = false;  ///< the template wants ids of nine letters and digits
 };
 
 /// The form of a template's text; null where it shows none.

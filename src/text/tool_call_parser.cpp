@@ -149,6 +149,7 @@ struct ToolCallParser::Impl {
   /// It is none. What was read of it is content, and is not looked at again: a text takes time in
   /// proportion to its length, whatever it is.
   bool give_up() {
+    tell_early();  // as much of it as if it had come in pieces
     if (begun) {
       events.push_back({Kind::broken, next, {}, {}, {}});
       ++next;
@@ -230,8 +231,9 @@ struct ToolCallParser::Impl {
   bool ends() {
     const std::string_view value = std::string_view(held).substr(value_begin, at - value_begin);
     if (field == Field::name) {
-      name = value.substr(1, value.size() - 2);
-      return known(name);
+      const std::string_view found = value.substr(1, value.size() - 2);
+      if (known(found)) name = found;
+      return known(found);
     }
     if (field == Field::type) return value == "\"function\"";
     if (field != Field::arguments || value == "null") return true;

@@ -55,6 +55,9 @@ struct GenerateOptions {
   /// to be gone on with or committed. Costs one step.
   bool feed_last = false;
   std::vector<std::string> stop;  ///< strings that end it; cut from the text. Need a tokenizer
+  /// Special tokens whose text is part of the answer's (ToolCallFormat::shown_tokens); others have
+  /// none.
+  std::vector<std::int64_t> shown_tokens;
   TokenCallback on_token;
 };
 
