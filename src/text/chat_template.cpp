@@ -201,8 +201,8 @@ RenderedPrompt ChatTemplate::render_prompt(std::span<const ChatMessage> messages
       const bool given = std::any_of(globals.begin(), globals.end(),
                                      [&](const auto& global) { return global.first == name; });
       if (!text.empty())
-        set(name, jinja::from_json(budget,
-                                   text::read_option(text, fmt::format("ChatOptions::{}", name), false)));
+        set(name, jinja::from_json(budget, text::read_option(
+                                               text, fmt::format("ChatOptions::{}", name), false)));
       else if (!given)
         set(name, {});
     };

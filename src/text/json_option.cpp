@@ -55,4 +55,15 @@ nlohmann::ordered_json read_option(std::string_view text, const std::string& lab
   return json;
 }
 
+std::string spaced_json(const nlohmann::ordered_json& value) {
+  if (!value.is_structured()) return value.dump();
+  std::string out(1, value.is_object() ? '{' : '[');
+  for (const auto& [key, member] : value.items()) {
+    if (out.size() > 1) out += ", ";
+    if (value.is_object()) out += json_string(key) + ": ";
+    out += spaced_json(member);
+  }
+  return out + (value.is_object() ? '}' : ']');
+}
+
 }  // namespace episodic::text

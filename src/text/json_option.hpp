@@ -14,4 +14,8 @@ namespace episodic::text {
 nlohmann::ordered_json read_option(std::string_view text, const std::string& label, bool object,
                                    int depth = 64);
 
+/// JSON on one line with spaces behind colons and commas, as Python writes it and models have read
+/// it.
+std::string spaced_json(const nlohmann::ordered_json& value);
+
 }  // namespace episodic::text

@@ -17,20 +17,20 @@ class JsonScanner {
 
   /// Where the next byte stands.
   enum class Place : std::uint8_t {
-    value,           ///< before a value
-    value_or_end,    ///< of a list that has just begun
-    key,             ///< before a key
-    key_or_end,      ///< of an object that has just begun
-    colon,           ///< behind a key
-    separator,       ///< behind a value: a comma or the end
-    in_key,          ///< within a key's quotation marks
-    in_string,       ///< within a text's
-    escape,          ///< behind a backslash
-    digits,          ///< within \uXXXX
-    literal,         ///< within true, false or null
-    number,          ///< within a number
-    done,            ///< the object or list has ended
-    bad              ///< a byte that cannot stand where it stood
+    value,         ///< before a value
+    value_or_end,  ///< of a list that has just begun
+    key,           ///< before a key
+    key_or_end,    ///< of an object that has just begun
+    colon,         ///< behind a key
+    separator,     ///< behind a value: a comma or the end
+    in_key,        ///< within a key's quotation marks
+    in_string,     ///< within a text's
+    escape,        ///< behind a backslash
+    digits,        ///< within \uXXXX
+    literal,       ///< within true, false or null
+    number,        ///< within a number
+    done,          ///< the object or list has ended
+    bad            ///< a byte that cannot stand where it stood
   };
 
   Place place() const { return place_; }

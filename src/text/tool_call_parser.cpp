@@ -87,8 +87,8 @@ struct ToolCallParser::Impl {
   std::vector<ToolCallEvent> events;
   std::size_t calls = 0;  // that ended
   std::size_t next = 0;   // index of the next one
-  bool fresh = true;     // nothing but white space so far: a bare call may begin
-  bool in_list = false;  // the call that ended is an element of a list
+  bool fresh = true;      // nothing but white space so far: a bare call may begin
+  bool in_list = false;   // the call that ended is an element of a list
 
   // Of what may be a call: it begins with held.
   Step step = Step::value;
@@ -199,11 +199,13 @@ struct ToolCallParser::Impl {
   }
 
   static Field field_of(std::string_view key) {
-    constexpr std::pair<std::string_view, Field> kFields[] = {
-        {"name", Field::name},           {"function", Field::name},
-        {"arguments", Field::arguments}, {"parameters", Field::arguments},
-        {"id", Field::id},               {"call_id", Field::id},
-        {"type", Field::type}};
+    constexpr std::pair<std::string_view, Field> kFields[] = {{"name", Field::name},
+                                                              {"function", Field::name},
+                                                              {"arguments", Field::arguments},
+                                                              {"parameters", Field::arguments},
+                                                              {"id", Field::id},
+                                                              {"call_id", Field::id},
+                                                              {"type", Field::type}};
     for (const auto& [text, known_field] : kFields)
       if (key == text) return known_field;
     return Field::none;
@@ -267,8 +269,8 @@ struct ToolCallParser::Impl {
           return give_up();
       }
       const bool scalar = before == Place::in_string || before == Place::literal;
-      if (now == Place::separator && scanner.depth() == 1 &&
-          (depth == 2 || (outer && scalar)) && !ends())
+      if (now == Place::separator && scanner.depth() == 1 && (depth == 2 || (outer && scalar)) &&
+          !ends())
         return give_up();
       if (now == Place::done) return name.empty() ? give_up() : complete();
     }

@@ -92,10 +92,10 @@ std::uint64_t hashed(std::string_view text) {
 
 /// Ids of nine letters and digits stay; others get one that follows from them.
 std::string nine_id(const std::string& id) {
-  const bool fine = id.size() == 9 && std::all_of(id.begin(), id.end(), [](char c) {
-                      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                             (c >= '0' && c <= '9');
-                    });
+  const bool fine =
+      id.size() == 9 && std::all_of(id.begin(), id.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+      });
   return fine ? id : text::short_call_id(hashed(id));
 }
 
@@ -125,8 +125,7 @@ std::string content_text(const MessageJson& content, const std::string& path) {
         std::find(std::begin(kTexts), std::end(kTexts), *type) == std::end(kTexts))
       wrong_message(here + ".type", "must be \"text\"; no other part is supported");
     const auto value = part.find("text");
-    if (value == part.end() || !value->is_string())
-      wrong_message(here + ".text", "must be a text");
+    if (value == part.end() || !value->is_string()) wrong_message(here + ".text", "must be a text");
     text += value->get_ref<const std::string&>();
   }
   return text;
@@ -271,24 +270,24 @@ std::string joined(std::string text, std::string_view between, const std::string
 
 /// Calls as the form has them.
 std::string written_calls(const text::ToolCallForm& form, const MessageJson& calls, OwnTexts& own) {
-  std::string text = own(form.begin);
+  std::string out = own(form.begin);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const MessageJson& function = calls[i]["function"];
     const MessageJson& arguments = function["arguments"];
-    text += own(std::string(i > 0 ? form.separator : "") + std::string(form.call));
-    text += function["name"].get<std::string>() + own(form.arguments);
-    text += arguments.is_string() ? arguments.get<std::string>() : arguments.dump();
-    text += own(form.call_end);
+    out += own(std::string(i > 0 ? form.separator : "") + std::string(form.call));
+    out += function["name"].get<std::string>() + own(form.arguments);
+    out += arguments.is_string() ? arguments.get<std::string>() : text::spaced_json(arguments);
+    out += own(form.call_end);
   }
-  return text + own(form.end);
+  return out + own(form.end);
 }
 
 /// What the model is told of tools.
 std::string described_tools(const text::ToolCallForm& form, std::span<const Tool> tools,
                             OwnTexts& own) {
-  std::string text = own(
-      "# Tools\n\nYou may call functions to help with the user's request. Their signatures are "
-      "JSON objects within <tools></tools>:\n<tools>\n");
+  std::string text =
+      own("# Tools\n\nYou may call functions to help with the user's request. Their signatures are "
+          "JSON objects within <tools></tools>:\n<tools>\n");
   for (const Tool& tool : tools)
     text += fmt::format("{{\"type\": \"function\", \"function\": {}}}\n", tool.definition);
   return text + own(fmt::format(
@@ -491,7 +490,7 @@ RenderedPrompt ToolCallFormat::render(std::span<const ChatMessage> messages,
     } else if (format.arguments_as_text) {
       for (MessageJson& call : m.calls)
         if (MessageJson& arguments = call["function"]["arguments"]; !arguments.is_string())
-          arguments = arguments.dump();
+          arguments = text::spaced_json(arguments);
     }
   }
   if (form.nine_ids)

@@ -84,7 +84,7 @@ Tool tool_of(const ToolJson& entry, const std::string& path) {
     if (!value.is_null() && name != "strict")
       definition[name] = name == "parameters" ? parameters : value;
   if (!definition.contains("parameters")) definition["parameters"] = std::move(parameters);
-  tool.definition = definition.dump();
+  tool.definition = text::spaced_json(definition);
   return tool;
 }
 

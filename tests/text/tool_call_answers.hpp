@@ -86,8 +86,8 @@ inline std::vector<Answer> answers() {
       {"hermes", "\n<tool_call>" + one + "</tool_call>\nSo, then", call_one + "\nSo, then"},
       {"hermes", "a<tool_call>" + one + "</tool_call> b <tool_call>" + two + "</tool_call> c",
        "a" + call_one + " b" + call_two + " c"},
-      {"hermes", std::string(300, ' ') + "<tool_call>" + one + "</tool_call>" +
-                     std::string(300, ' ') + "x",
+      {"hermes",
+       std::string(300, ' ') + "<tool_call>" + one + "</tool_call>" + std::string(300, ' ') + "x",
        std::string(44, ' ') + call_one + std::string(300, ' ') + "x"},
       // a list; a closing mark that is missing; no marks at all
       {"hermes", "<tool_call>[" + one + ", " + two + "]</tool_call>", both},
@@ -106,7 +106,8 @@ inline std::vector<Answer> answers() {
       {"hermes", R"(<tool_call>{"name": "add", "arguments": {"a": 1, "a": 2}}</tool_call>)",
        R"([add({"a": 1, "a": 2})])"},
       // what is no call
-      {"hermes", "<tool_call>" + unknown + "</tool_call>", "<tool_call>" + unknown + "</tool_call>"},
+      {"hermes", "<tool_call>" + unknown + "</tool_call>",
+       "<tool_call>" + unknown + "</tool_call>"},
       {"hermes", "<tool_call>" + unknown + "</tool_call> <tool_call>" + one + "</tool_call>",
        "<tool_call>" + unknown + "</tool_call>" + call_one},
       {"hermes", "x <tool_call>{\"name\": \"add\", \"arguments\": {\"a\": }}</tool_call>",
@@ -169,24 +170,31 @@ inline std::vector<Answer> answers() {
       {"mistral_named", R"([TOOL_CALLS]adder[ARGS]{})", R"([TOOL_CALLS]adder[ARGS]{})"},
       {"mistral_named", R"([TOOL_CALLS]add[ARGS]{"a")", R"([TOOL_CALLS]add[ARGS]{"a")"},
       {"phi4", "<|tool_call|>[" + one + "]<|/tool_call|>", call_one},
-      {"phi4", "<|tool_call|>" + one + "<|/tool_call|><|tool_call|>" + two + "<|/tool_call|>", both},
+      {"phi4", "<|tool_call|>" + one + "<|/tool_call|><|tool_call|>" + two + "<|/tool_call|>",
+       both},
       {"phi4", "functools[" + one + ", " + two + "]", both},
       {"phi4", "functools is a module", "functools is a module"},
       {"granite", "<|tool_call|>[" + one + ", " + two + "]", both},
       {"granite", "<tool_call>[" + one + "]", call_one},
       {"deepseek",
-       DS("calls\u2581begin") DS("call\u2581begin") "function" DS("sep")
-           "add\n```json\n{\"a\": 1}\n```" DS("call\u2581end") "\n" DS("call\u2581begin")
-               "function" DS("sep") "now\n```json\n{}\n```" DS("call\u2581end") DS("calls\u2581end"),
+       DS("calls\u2581begin")
+           DS("call\u2581begin") "function" DS("sep") "add\n```json\n{\"a\": 1}\n```" DS(
+               "call\u2581end") "\n" DS("call\u2581begin") "function" DS("sep") "now\n```json\n{}"
+                                                                                "\n```" DS("call"
+                                                                                           "\u2581e"
+                                                                                           "nd")
+                                                                                    DS("calls\u2581"
+                                                                                       "end"),
        R"([add({"a": 1})][now({})])"},
       {"deepseek", "<think>\nhm\n</think>\n\n" DS("call\u2581begin") "function" DS("sep") "now\n{}",
        "<think>\nhm\n</think>[now({})]"},
       {"deepseek", DS("calls\u2581begin") "x", DS("calls\u2581begin") "x"},
       {"deepseek_v3",
-       "Well." DS("calls\u2581begin") DS("call\u2581begin") "add" DS("sep") "{\"a\": 1}" DS(
-           "call\u2581end") DS("call\u2581begin") "now" DS("sep") "{}" DS("call\u2581end") DS("calls"
-                                                                                            "\u2581"
-                                                                                            "end"),
+       "Well." DS("calls\u2581begin")
+           DS("call\u2581begin") "add" DS("sep") "{\"a\": 1}" DS("call\u2581end")
+               DS("call\u2581begin") "now" DS("sep") "{}" DS("call\u2581end") DS("calls"
+                                                                                 "\u2581"
+                                                                                 "end"),
        R"(Well.[add({"a": 1})][now({})])"},
       {"functionary", R"(<function=add>{"a": 1}</function> <function=now>{}</function>)",
        R"([add({"a": 1})][now({})])"},
@@ -197,10 +205,29 @@ inline std::vector<Answer> answers() {
 
 /// Marks of all forms.
 inline std::vector<std::string_view> all_marks() {
-  return {"<tool_call>", "</tool_call>", "<|tool_call|>", "<|/tool_call|>", "<|tool_calls|>",
-          "<|/tool_calls|>", "functools", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", "<|python_tag|>",
-          "<|eom_id|>", "<function=", "</function>", "```json", "```", DS("calls\u2581begin"),
-          DS("calls\u2581end"), DS("call\u2581begin"), DS("call\u2581end"), DS("sep"), "function", ">"};
+  return {"<tool_call>",
+          "</tool_call>",
+          "<|tool_call|>",
+          "<|/tool_call|>",
+          "<|tool_calls|>",
+          "<|/tool_calls|>",
+          "functools",
+          "[TOOL_CALLS]",
+          "[CALL_ID]",
+          "[ARGS]",
+          "<|python_tag|>",
+          "<|eom_id|>",
+          "<function=",
+          "</function>",
+          "```json",
+          "```",
+          DS("calls\u2581begin"),
+          DS("calls\u2581end"),
+          DS("call\u2581begin"),
+          DS("call\u2581end"),
+          DS("sep"),
+          "function",
+          ">"};
 }
 #undef DS
 
@@ -212,10 +239,8 @@ inline std::vector<std::string> endless_beginnings(const std::string& form) {
   if (form == "functionary") return {"<function=add> ", "<function=add>{ "};
   if (form == "deepseek") return {"<\uff5ctool\u2581call\u2581begin\uff5c>function "};
   const std::string mark = form == "llama" ? "<|python_tag|>" : "<tool_call>";
-  return {mark + " ",
-          mark + "{\"name\": \"add\", \"arguments\": {\"a\": \"x",
-          mark + "{\"name\": \"add\", \"id\": 11",
-          mark + "{\"name\": \"add\", \"id\": \"11",
+  return {mark + " ", mark + "{\"name\": \"add\", \"arguments\": {\"a\": \"x",
+          mark + "{\"name\": \"add\", \"id\": 11", mark + "{\"name\": \"add\", \"id\": \"11",
           mark + "{\"arguments\": {\"a\": 1 "};
 }
 

@@ -3,6 +3,7 @@
 #include "episodic/text/tool_calls.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <span>
@@ -40,7 +41,8 @@ std::string told(const std::vector<ToolCallEvent>& events) {
   return out;
 }
 
-std::string told(const char* form, std::string_view text, const ToolCallOptions& options = fixed_ids()) {
+std::string told(const char* form, std::string_view text,
+                 const ToolCallOptions& options = fixed_ids()) {
   return told(whole(format_named(form), text, options));
 }
 
@@ -132,9 +134,10 @@ TEST_CASE("tool calls: ids are nine letters and digits, and differ") {
     ToolCallOptions options;
     options.id_seed = seed;
     std::vector<std::string> out;
-    for (const ToolCallEvent& e :
-         whole(format_named("hermes"), "<tool_call>{\"name\": \"now\"}</tool_call><tool_call>"
-                                       "{\"name\": \"now\"}", options))
+    for (const ToolCallEvent& e : whole(format_named("hermes"),
+                                        "<tool_call>{\"name\": \"now\"}</tool_call><tool_call>"
+                                        "{\"name\": \"now\"}",
+                                        options))
       if (e.kind == Kind::begun) out.push_back(e.id);
     return out;
   };
@@ -159,7 +162,8 @@ TEST_CASE("tool calls: what is kept of an endless call is bounded") {
       ToolCallParser parser(format, answer_tools(), options);
       std::string got = told(parser.push(begin));
       std::size_t fed = begin.size();
-      for (int i = 0; i < 3000; ++i, ++fed) got += told(parser.push(begin.substr(begin.size() - 1)));
+      for (int i = 0; i < 3000; ++i, ++fed)
+        got += told(parser.push(begin.substr(begin.size() - 1)));
       INFO(form << ": " << begin);
       CHECK(got.size() + 1300 > fed);  // nothing longer is held
       got += told(parser.finish());
@@ -169,7 +173,8 @@ TEST_CASE("tool calls: what is kept of an endless call is bounded") {
 }
 
 /// Whether a part of an answer that no content tells of is these calls, with marks and white space.
-bool are_calls(std::string_view gap, const std::vector<std::pair<std::string, std::string>>& calls) {
+bool are_calls(std::string_view gap,
+               const std::vector<std::pair<std::string, std::string>>& calls) {
   std::string left;
   std::size_t at = 0, found = 0;
   while (at < gap.size()) {
@@ -187,12 +192,13 @@ bool are_calls(std::string_view gap, const std::vector<std::pair<std::string, st
     if (found == calls.size()) return false;
     const auto& [name, text] = calls[found++];
     const Json arguments = Json::parse(text);
-    const Json inner = value.contains("arguments") ? value["arguments"]
-                       : value.contains("parameters") ? value["parameters"] : Json();
-    const bool within = (value.value("name", Json()) == name ||
-                         value.value("function", Json()) == name) &&
-                        (inner == arguments || (inner.is_null() && arguments.empty()) ||
-                         (inner.is_string() && inner == text));
+    const Json inner = value.contains("arguments")    ? value["arguments"]
+                       : value.contains("parameters") ? value["parameters"]
+                                                      : Json();
+    const bool within =
+        (value.value("name", Json()) == name || value.value("function", Json()) == name) &&
+        (inner == arguments || (inner.is_null() && arguments.empty()) ||
+         (inner.is_string() && inner == text));
     const bool behind = value == arguments && left.find(name) != std::string::npos;
     if (!within && !behind) return false;
     at = end + 1;
@@ -274,7 +280,8 @@ TEST_CASE("tool calls: 10,000 damaged answers are told whole, however they are c
 TEST_CASE("tool calls: hostile answers take time in proportion to their length") {
   for (const char* form : {"hermes", "llama", "mistral_named", "deepseek"})
     for (const std::string& part :
-         {std::string("<tool_call>"), std::string("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \""),
+         {std::string("<tool_call>"),
+          std::string("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \""),
           std::string("<tool_call>["), std::string("{\"name\":"), std::string("[TOOL_CALLS]add"),
           std::string("<"), std::string(" "), std::string("[{"), std::string("{\"a\":")}) {
       std::string text;
