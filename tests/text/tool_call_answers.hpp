@@ -66,15 +66,18 @@ struct Answer {
 
 inline std::vector<Answer> answers() {
   const std::string one = R"({"name": "add", "arguments": {"a": 1, "b": [2, {"c": null}]}})";
-  const std::string two = R"({"name": "get_weather-2", "arguments": {"at": "\u00fc }] \"x\" é"}})";
+  const std::string at = R"({"at": "\u00fc }] \"x\" )"
+                         "\u00e9\"}";  // escaped, and as it is
+  const std::string two = R"({"name": "get_weather-2", "arguments": )" + at + "}";
   const std::string call_one = R"([add({"a": 1, "b": [2, {"c": null}]})])";
-  const std::string call_two = R"([get_weather-2({"at": "\u00fc }] \"x\" é"})])";
+  const std::string call_two = "[get_weather-2(" + at + ")]";
   const std::string both = call_one + call_two;
   const std::string unknown = R"({"name": "rm", "arguments": {}})";
   std::vector<Answer> list{
       // no call at all
       {"hermes", "", ""},
-      {"hermes", "Plain text, é <b> {\"name\"} \n\n", "Plain text, é <b> {\"name\"} \n\n"},
+      {"hermes", "Plain text, \u00e9 <b> {\"name\"} \n\n",
+       "Plain text, \u00e9 <b> {\"name\"} \n\n"},
       {"hermes", "  \n ", "  \n "},
       {"hermes", std::string(700, ' ') + "x" + std::string(700, '\n'),
        std::string(700, ' ') + "x" + std::string(700, '\n')},
