@@ -91,26 +91,38 @@ std::vector<RecalledEvent> RecallNotes::ranked() const {
   return all;
 }
 
-std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event) {
+std::string event_text(const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of,
+                       const Tokenizer& tokenizer, TokenRange event) {
   // With the token before it, by which tokenizers tell whether a space comes first.
   const std::int64_t first = std::max<std::int64_t>(0, event.start - 1);
-  const std::vector<std::int64_t> ids = memory.token_ids(first, event.end - first);
+  const std::vector<std::int64_t> ids = ids_of({first, event.end});
   const std::int64_t skip = event.start - first;
   if (std::any_of(ids.begin() + skip, ids.end(), [](std::int64_t id) { return id < 0; })) return {};
   if (skip == 1 && ids.front() < 0) return tokenizer.decode({ids.begin() + 1, ids.end()});
   return text_of(tokenizer, ids, {skip, static_cast<std::int64_t>(ids.size())});
 }
 
+std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event) {
+  return event_text([&](TokenRange r) { return memory.token_ids(r.start, r.size()); }, tokenizer,
+                    event);
+}
+
 Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                    const Tokenizer& tokenizer) {
+  return recalled_json(events, memory,
+                       [&](TokenRange event) { return event_text(memory, tokenizer, event); });
+}
+
+Json recalled_json(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
+                   const EventText& text) {
   Json all = Json::array();
   const double total = attention_of(events);
   for (const RecalledEvent& e : events) {
-    Json one{{"event", e.event},    {"start", e.tokens.start},
-             {"end", e.tokens.end}, {"text", event_text(memory, tokenizer, e.tokens)},
-             {"layers", e.layers},  {"rank", e.rank}};
+    Json one{{"event", e.event},       {"start", e.tokens.start}, {"end", e.tokens.end},
+             {"text", text(e.tokens)}, {"layers", e.layers},      {"rank", e.rank}};
     if (total > 0) one["attention"] = e.attention / total;
-    if (memory.scopes() > 1) one["kv_head"] = e.scope % memory.shape().n_kv_heads;
+    if (memory.config().scope == EventScope::head)
+      one["kv_head"] = e.scope % memory.shape().n_kv_heads;
     all.push_back(std::move(one));
   }
   return all;
@@ -126,6 +138,12 @@ std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of
 
 std::string recalled_table(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                            const Tokenizer& tokenizer) {
+  return recalled_table(events, memory,
+                        [&](TokenRange event) { return event_text(memory, tokenizer, event); });
+}
+
+std::string recalled_table(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
+                           const EventText& text) {
   constexpr std::size_t kShown = 12, kText = 80;
   if (events.empty()) return "nothing was recalled: all that was read is in the window\n";
   const double total = attention_of(events);
@@ -137,8 +155,7 @@ std::string recalled_table(const std::vector<RecalledEvent>& events, const Episo
         "{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n",
         total > 0 ? fmt::format("{:.1f}%", 100 * e.attention / total) : std::string("-"), e.rank,
         e.event, fmt::format("{}:{}", e.tokens.start, e.tokens.end),
-        layers_text(e.layers, memory.shape().n_layers),
-        excerpt_of(event_text(memory, tokenizer, e.tokens), kText));
+        layers_text(e.layers, memory.shape().n_layers), excerpt_of(text(e.tokens), kText));
   }
   if (events.size() > kShown)
     out += fmt::format("and {} more; --json lists all\n", events.size() - kShown);
