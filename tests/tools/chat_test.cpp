@@ -417,7 +417,7 @@ TEST_CASE("a chat forgets a text, an event or tokens, and says what stays") {
   check_says(run.err, "/forget: 'HERON' is nowhere in what was read");
   const std::string again = "/forget: 'heron stood in the' is nowhere in what was read, or is";
   check_says(run.err, again);
-  check_says(run.out, "heron");  // the text of what went
+  check_says(run.out, "in the reeds.");  // the text of what went
   const Json inspected = json_of("inspect " + quoted((chat.scratch / "m").string()));
   CHECK(inspected.dump().find("\"forgotten\":0") == std::string::npos);
   // and of an earlier process, by the folder's tokens: nothing is left to forget
