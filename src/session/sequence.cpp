@@ -64,7 +64,8 @@ struct Sequence::Attaching {
 };
 
 void Sequence::attach(std::int64_t max_tokens) {
-  attach(memory_config_of(model_->dir()), max_tokens);
+  const MemoryConfig config = memory_config_of(model_->dir());
+  naming_origin(settings_origin(model_->dir()), [&] { attach(config, max_tokens); });
 }
 
 void Sequence::attach(const MemoryConfig& config, std::int64_t max_tokens,
@@ -91,10 +92,14 @@ void Sequence::attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_t
 
 std::shared_ptr<EpisodicMemory> Sequence::attach(const KeptFolder& folder,
                                                  std::int64_t max_tokens) {
+  const auto created = [&] {
+    const MemoryConfig config = memory_config_of(model_->dir());
+    return naming_origin(settings_origin(model_->dir()), [&] {
+      return create_memory(model_->dir(), folder, config, model_->options());
+    });
+  };
   auto memory = std::make_shared<EpisodicMemory>(
-      holds_memory(folder.dir) ? open_memory(model_->dir(), folder, model_->options())
-                               : create_memory(model_->dir(), folder,
-                                               memory_config_of(model_->dir()), model_->options()));
+      holds_memory(folder.dir) ? open_memory(model_->dir(), folder, model_->options()) : created());
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;
   return memory;
