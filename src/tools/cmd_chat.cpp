@@ -55,7 +55,7 @@ class Input {
     message.clear();
     for (const char* prompt = "> "; say(prompt); prompt = "  ") {
       std::string line;
-      if (!std::getline(std::cin, line)) return !message.empty();
+      if (!read_line(line, kLongest - message.size())) return !message.empty();
       const bool more = line.ends_with('\\');
       if (more) line.back() = '\n';
       message += line;
@@ -65,6 +65,23 @@ class Input {
   }
 
  private:
+  static constexpr std::size_t kLongest = std::size_t{16} << 20;  // not /dev/zero to its end
+
+  /// \return false at the end of the input \throws FileError for a longer line
+  static bool read_line(std::string& line, std::size_t most) {
+    constexpr int kEnd = std::istream::traits_type::eof();
+    for (int c = std::cin.get(); c != '\n'; c = std::cin.get()) {
+      if (c == kEnd) return !line.empty();
+      if (line.size() == most)
+        throw FileError(
+            fmt::format("stdin: a message is longer than {} bytes; check what is given "
+                        "to the program",
+                        kLongest));
+      line += static_cast<char>(c);
+    }
+    return true;
+  }
+
   bool say(const char* prompt) const {
     if (prompts_) std::fputs(prompt, stderr);
     return true;

@@ -25,6 +25,7 @@
 #include "episodic/base/presets.hpp"
 #include "episodic/base/stream_path.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/cpu/kernels.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/model/activations.hpp"
 #include "episodic/model/memory_layers.hpp"
@@ -101,6 +102,7 @@ void CommonFlags::add_to(Command& app, bool with_model) {
 }
 
 void CommonFlags::apply() const {
+  cpu::kernels();  // an EPISODIC_CPU that is none is refused before anything is made
   if (threads > 0) set_max_threads(threads);
   if (!activations.empty()) set_activations(parse_activations(activations));
 }
