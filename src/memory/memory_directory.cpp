@@ -291,7 +291,7 @@ namespace {
 /// take the fork along.
 void check_outside(const fs::path& from, const fs::path& to) {
   std::error_code error;
-  fs::path above = fs::weakly_canonical(to, error);
+  fs::path above = fs::weakly_canonical(fs::absolute(to, error), error);
   while (!error && above.has_relative_path()) {
     above = above.parent_path();
     std::error_code ignored;
