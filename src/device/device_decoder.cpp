@@ -116,6 +116,10 @@ struct DeviceDecoder::Impl : DecoderSequence {
   void follow_memory();
   void check_step(std::span<const std::int64_t> ids) const;
   void begin_step(std::int64_t n, StepKind kind);
+  /// Closes a step that does not come to its end: the memory can be edited and kept as it was.
+  void abandon_step() {
+    if (memory) memory->abandon_step();
+  }
   void finish_step(std::span<const std::int64_t> ids);
   std::optional<std::uint32_t> graph_kind() const;
   void step(std::span<const std::int64_t> tokens, StepKind kind, float* maybe_logits);
@@ -409,21 +413,26 @@ void DeviceDecoder::Impl::step(std::span<const std::int64_t> ids, StepKind kind,
   const auto n = static_cast<std::int64_t>(ids.size());
   const device::CurrentDevice current(steps->device);
   begin_step(n, kind);
-  staging.send(activations.positions, 1 + n, stream(), [&](std::int64_t* host) {
-    *host = tokens_now();
-    std::copy(ids.begin(), ids.end(), host + 1);
-  });
-  if (n == 1 && !maybe_logits && launch_step(kind)) {
-    if (memory) memory->end_launched_step();
-  } else {
-    copy_outputs(false);
-    enqueue(n, maybe_logits);
-    try {
-      if (memory) memory->end_step(surprise);
-    } catch (...) {
-      copy_outputs(true);
-      throw;
+  try {
+    staging.send(activations.positions, 1 + n, stream(), [&](std::int64_t* host) {
+      *host = tokens_now();
+      std::copy(ids.begin(), ids.end(), host + 1);
+    });
+    if (n == 1 && !maybe_logits && launch_step(kind)) {
+      if (memory) memory->end_launched_step();
+    } else {
+      copy_outputs(false);
+      enqueue(n, maybe_logits);
+      try {
+        if (memory) memory->end_step(surprise);
+      } catch (...) {
+        copy_outputs(true);
+        throw;
+      }
     }
+  } catch (...) {
+    abandon_step();
+    throw;
   }
   finish_step(ids);
 }
@@ -544,10 +553,12 @@ std::vector<std::exception_ptr> DeviceDecoder::Impl::end_batch(std::span<const S
   for (const SequenceStep& s : batch) {
     Impl& m = *s.sequence->impl_;
     failures.push_back(m.memory ? *of_memory++ : nullptr);
-    if (failures.back())
+    if (failures.back()) {
+      m.abandon_step();
       m.copy_outputs(true);
-    else
+    } else {
       m.finish_step(s.ids);
+    }
   }
   return failures;
 }

@@ -147,6 +147,8 @@ void DeviceMemory::Impl::copy_end_state(bool back) {
   }
 }
 
+void DeviceMemory::abandon_step() { impl_->open = false; }
+
 /// As if the end of the open step had not begun: of what files cannot keep, nothing is left in
 /// their store, and the timelines are those before. What the step closed lies behind the tables'
 /// ends. \param now the timelines behind it

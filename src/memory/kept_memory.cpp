@@ -323,7 +323,11 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
         m.config.disk_bytes = budgets->disk_bytes;
       }
       m.shape = MemoryShape::load(from);
-      check_shape(m.config, m.shape);
+      try {
+        check_shape(m.config, m.shape);
+      } catch (const ConfigError& e) {
+        throw ConfigError(fmt::format("{}: {}", (keep.dir / "manifest.json").string(), e.what()));
+      }
       if (shape)
         if (const std::string what = difference(m.shape, *shape); !what.empty())
           throw ConfigError(fmt::format(

@@ -287,6 +287,21 @@ bool holds_memory(const fs::path& dir) {
 
 namespace {
 
+/// Refuses a place within the folder that is forked: whoever removes or copies the memory would
+/// take the fork along.
+void check_outside(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::path above = fs::weakly_canonical(fs::absolute(to, error), error);
+  while (!error && above.has_relative_path()) {
+    above = above.parent_path();
+    std::error_code ignored;
+    if (fs::equivalent(above, from, ignored))
+      throw FileError(fmt::format(
+          "{}: lies within the memory that is to be forked, {}; name a folder beside it",
+          to.string(), from.string()));
+  }
+}
+
 void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Syscalls& calls) {
   const io::Directory source(calls, from);
   std::error_code error;
@@ -331,6 +346,7 @@ void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) 
   // A writer may commit, and remove what it has replaced, between the look at its manifest and at
   // the files.
   constexpr int kAttempts = 20;
+  check_outside(from, to);
   for (int attempt = 0;; ++attempt) {
     const MemoryManifest m = MemoryManifest::read(from, calls);
     try {

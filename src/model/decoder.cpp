@@ -284,6 +284,19 @@ struct Decoder::Impl {
     part.impl->state->begin_step(part.ids, part.kind);
   }
 
+  /// Opens the step of a sequence and makes the rest of it.
+  template <class F>
+  static LogitsView begun(const SequencePart& part, F&& rest) {
+    begin(part);
+    try {
+      part.impl->last_logits = {};
+      return rest();
+    } catch (...) {
+      part.impl->state->abandon_step();
+      throw;
+    }
+  }
+
   /// A step up to its head, of one sequence or of several that share these weights. They have
   /// begun.
   void run_body(std::span<const SequencePart> parts) {
@@ -476,10 +489,10 @@ LogitsView Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, S
   Impl& m = *impl_;
   const Impl::SequencePart part{&m, ids, kind};
   const LogitsView logits = m.traced([&] {
-    Impl::begin(part);
-    m.last_logits = {};
-    m.run_body({&part, 1});
-    return m.finish(m, 0, ids, rows);
+    return Impl::begun(part, [&] {
+      m.run_body({&part, 1});
+      return m.finish(m, 0, ids, rows);
+    });
   });
   m.last_logits = logits.row(logits.rows - 1);
   return logits;
@@ -493,11 +506,8 @@ LogitsView Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
   const Impl::SequencePart part{&m, ids, kind};
-  const LogitsView logits = m.traced([&] {
-    Impl::begin(part);
-    m.last_logits = {};
-    return m.run_with_surprise(part, following);
-  });
+  const LogitsView logits = m.traced(
+      [&] { return Impl::begun(part, [&] { return m.run_with_surprise(part, following); }); });
   m.last_logits = logits.row(0);
   return logits;
 }
@@ -549,7 +559,10 @@ std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const Sequence
     for (std::exception_ptr& failure : first.failures) failure = std::current_exception();
     first.trace_failures();
   }
-  for (std::size_t p = 0; p < parts.size(); ++p) errors[at[p]] = first.failures[p];
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    if (first.failures[p]) parts[p].impl->state->abandon_step();
+    errors[at[p]] = first.failures[p];
+  }
   return errors;
 }
 

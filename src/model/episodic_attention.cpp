@@ -94,7 +94,20 @@ void EpisodicState::begin_step(std::span<const std::int64_t> ids, StepKind kind)
     beside_->reset();
   }
   memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
-  if (beside_) beside_->begin_step(ids, kind);
+  try {
+    if (beside_) beside_->begin_step(ids, kind);
+  } catch (...) {
+    memory_->abandon_step();
+    throw;
+  }
+}
+
+void EpisodicState::abandon_step() noexcept {
+  try {
+    memory_->abandon_step();
+  } catch (const Error&) {  // another thread is within the memory, whose step that is
+  }
+  if (beside_) beside_->abandon_step();
 }
 
 void EpisodicState::end_step(std::span<const std::int64_t> ids, const LogitsView& logits) {

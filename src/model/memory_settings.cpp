@@ -128,6 +128,21 @@ bool brings_memory_settings(const fs::path& model_dir) {
   return fs::exists(model_dir / "memory.json", error);
 }
 
+std::string settings_origin(const fs::path& model_dir) {
+  return brings_memory_settings(model_dir) ? (model_dir / "memory.json").string() : std::string();
+}
+
+void rethrow_naming(std::string_view origin) {
+  if (origin.empty()) throw;
+  try {
+    throw;
+  } catch (const ConfigError& e) {
+    throw ConfigError(fmt::format("{}: {}", origin, e.what()));
+  } catch (const BudgetError& e) {
+    throw BudgetError(fmt::format("{}: {}", origin, e.what()));
+  }
+}
+
 MemoryConfig memory_config_of(const fs::path& model_dir) {
   if (!brings_memory_settings(model_dir)) return {};
   const fs::path file = model_dir / "memory.json";

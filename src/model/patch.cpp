@@ -119,7 +119,8 @@ std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config
 
 std::shared_ptr<EpisodicMemory> patch(Decoder& model, const std::filesystem::path& model_dir,
                                       const LogCallback& log) {
-  return patch(model, memory_config_of(model_dir), {}, log);
+  const MemoryConfig config = memory_config_of(model_dir);
+  return naming_origin(settings_origin(model_dir), [&] { return patch(model, config, {}, log); });
 }
 
 void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCallback& log) {

@@ -64,7 +64,8 @@ struct Sequence::Attaching {
 };
 
 void Sequence::attach(std::int64_t max_tokens) {
-  attach(memory_config_of(model_->dir()), max_tokens);
+  const MemoryConfig config = memory_config_of(model_->dir());
+  naming_origin(settings_origin(model_->dir()), [&] { attach(config, max_tokens); });
 }
 
 void Sequence::attach(const MemoryConfig& config, std::int64_t max_tokens,
@@ -91,9 +92,13 @@ void Sequence::attach(std::shared_ptr<EpisodicMemory> memory, std::int64_t max_t
 
 std::shared_ptr<EpisodicMemory> Sequence::attach(const KeptFolder& folder,
                                                  std::int64_t max_tokens) {
+  const auto created = [&] {
+    const MemoryConfig config = memory_config_of(model_->dir());
+    return naming_origin(settings_origin(model_->dir()),
+                         [&] { return create_memory(*model_, folder, config); });
+  };
   auto memory = std::make_shared<EpisodicMemory>(
-      holds_memory(folder.dir) ? open_memory(*model_, folder)
-                               : create_memory(*model_, folder, memory_config_of(model_->dir())));
+      holds_memory(folder.dir) ? open_memory(*model_, folder) : created());
   attach(memory, max_tokens);
   folder_.checkpoints = folder.checkpoints;
   return memory;

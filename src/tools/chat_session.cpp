@@ -298,7 +298,8 @@ std::string ChatSession::forget(const std::string& what) {
                        counted(stay, "place is", "places are"));
   if (places.empty())
     throw DataError(
-        fmt::format("/forget: '{}' was not read; letters' case counts, white space does not",
+        fmt::format("/forget: '{}' is nowhere in what was read, or is forgotten; letters' case "
+                    "counts, white space does not",
                     on_one_line(text)));
   return forget(ranges, left);
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <limits>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
@@ -23,7 +25,10 @@
 #include "episodic/base/presets.hpp"
 #include "episodic/base/stream_path.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/model/activations.hpp"
+#include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/session/engine.hpp"
@@ -97,6 +102,7 @@ void CommonFlags::add_to(Command& app, bool with_model) {
 }
 
 void CommonFlags::apply() const {
+  cpu::kernels();  // an EPISODIC_CPU that is none is refused before anything is made
   if (threads > 0) set_max_threads(threads);
   if (!activations.empty()) set_activations(parse_activations(activations));
 }
@@ -167,9 +173,15 @@ ModelOptions ModelFlags::options() const {
   return options;
 }
 
-MemoryConfig ModelFlags::memory_config() const { return changed(memory_config_of(model)); }
+MemoryConfig ModelFlags::memory_config() const { return fitting(changed(memory_config_of(model))); }
 
 namespace {
+
+/// Settings themselves, rather than the file that has them.
+bool is_json(const std::string& text) {
+  const std::size_t at = text.find_first_not_of(" \t\r\n");
+  return at != std::string::npos && text[at] == '{';
+}
 
 /// Whether settings name one of the lengths that default_memory chooses.
 bool names_lengths(const std::string& text) {
@@ -190,7 +202,7 @@ bool names_lengths(const std::string& text) {
 ModelFlags::NewMemory ModelFlags::new_memory() const {
   const auto [text, label] = memory_text();
   const auto changed = [&](const MemoryConfig& base, const std::string& from) {
-    return NewMemory{text.empty() ? base : change_memory_config(base, text, label),
+    return NewMemory{fitting(text.empty() ? base : change_memory_config(base, text, label)),
                      from + (text.empty() ? "" : "; changed by --memory")};
   };
   if (full_attention || brings_memory_settings(model))
@@ -201,9 +213,23 @@ ModelFlags::NewMemory ModelFlags::new_memory() const {
   return changed(chosen.config, chosen.why);
 }
 
+std::string ModelFlags::settings_origin() const {
+  const std::string file = episodic::settings_origin(model);
+  if (memory.empty()) return file;
+  const std::string changes = is_json(memory) ? "--memory" : memory;
+  return file.empty() ? changes : fmt::format("{}, changed by {}", file, changes);
+}
+
+MemoryConfig ModelFlags::fitting(MemoryConfig config) const {
+  const std::string origin = full_attention ? std::string() : settings_origin();
+  if (origin.empty()) return config;
+  const MemoryShape shape = memory_shape(load_model_config(model), config.n_local);
+  naming_origin(origin, [&] { check_shape(config, shape); });
+  return config;
+}
+
 std::pair<std::string, std::string> ModelFlags::memory_text() const {
-  const std::size_t at = memory.find_first_not_of(" \t\r\n");
-  if (memory.empty() || (at != std::string::npos && memory[at] == '{')) return {memory, "--memory"};
+  if (memory.empty() || is_json(memory)) return {memory, "--memory"};
   constexpr std::size_t kLongest = 1 << 20;
   return {read_text(memory, kLongest), memory};
 }
@@ -230,6 +256,38 @@ int finished(const char* program) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
   std::fprintf(stderr, "%s: stdout: cannot be written; check the space left\n", program);
   return 1;
+}
+
+namespace {
+
+struct Readable {
+  std::int64_t most;        ///< bytes that are taken of it
+  std::int64_t length = 0;  ///< of a regular file
+};
+
+/// What is read of a file whose reader has no bound of its own: what the machine has room for, more
+/// than once over, since ids are made of it. Devices give zeros, or noise, without end.
+Readable readable(const std::filesystem::path& path) {
+  constexpr std::int64_t kOfDevice = std::int64_t{16} << 20, kOfAnything = std::int64_t{4} << 30;
+  struct stat info {};
+  const int failed = path == "-" ? ::fstat(STDIN_FILENO, &info) : ::stat(path.c_str(), &info);
+  if (failed == 0 && S_ISCHR(info.st_mode)) return {kOfDevice};
+  const std::int64_t available = available_host_bytes();
+  const std::int64_t room = available < 0 ? kOfAnything : available / 3;
+  return {std::min(kOfAnything, room), failed == 0 && S_ISREG(info.st_mode) ? info.st_size : 0};
+}
+
+}  // namespace
+
+std::string read_text(const std::filesystem::path& path) {
+  const Readable found = readable(path);
+  const std::string name = path == "-" ? "stdin" : path.string();
+  if (found.length > found.most)
+    throw FileError(
+        fmt::format("{}: has {}, and {} can be read at once here; check the path, or give it in "
+                    "parts",
+                    name, bytes_text(found.length), bytes_text(found.most)));
+  return read_text(path, static_cast<std::size_t>(found.most));
 }
 
 std::string read_text(const std::filesystem::path& path, std::size_t most) {

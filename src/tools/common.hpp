@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -114,8 +113,13 @@ struct ModelFlags {
   NewMemory new_memory() const;
   /// Other settings, changed by --memory.
   MemoryConfig changed(const MemoryConfig& base) const;
+  /// Where these settings are from, for messages: MODEL/memory.json, --memory, or both, since a key
+  /// is not told apart once they are one. Empty: from neither.
+  std::string settings_origin() const;
 
  private:
+  /// The settings themselves. \throws ConfigError naming their origin if the model's shape says no
+  MemoryConfig fitting(MemoryConfig config) const;
   /// What --memory says, and what it is called in messages. \throws FileError
   std::pair<std::string, std::string> memory_text() const;
 };
@@ -141,8 +145,10 @@ void limit_spinning(char** argv);
 int finished(const char* program);
 
 /// Whole file, whatever its bytes; "-" is stdin. \throws FileError, also for more than `most` bytes
-std::string read_text(const std::filesystem::path& path,
-                      std::size_t most = std::numeric_limits<std::size_t>::max());
+std::string read_text(const std::filesystem::path& path, std::size_t most);
+/// The same of what may be long, a text or its ids. \throws FileError also for more than the
+/// machine has room for, and for a device, which has no end
+std::string read_text(const std::filesystem::path& path);
 
 /// \throws FileError naming the file and the JSON error
 Json read_json(const std::filesystem::path& path);

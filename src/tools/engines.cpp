@@ -68,7 +68,8 @@ void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
             const MemoryConfig& config, std::int64_t max_tokens, std::vector<std::int64_t> given) {
   if (flags.full_attention) return engine.attach_full_attention(max_tokens);
   warn_of_window(common, config, engine.config());
-  engine.attach(config, max_tokens, std::move(given));
+  naming_origin(flags.settings_origin(),
+                [&] { engine.attach(config, max_tokens, std::move(given)); });
 }
 
 void EntryFlags::add_to(Command& app) {
@@ -102,8 +103,10 @@ std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const Mod
                                             std::vector<std::int64_t> given) {
   warn_of_window(common, config, model);
   plan_for_device(common, flags, config, std::max<std::int64_t>(1, max_tokens));
-  return std::make_shared<EpisodicMemory>(
-      create_memory(flags.model, folder, config, flags.options(), std::move(given)));
+  return naming_origin(flags.settings_origin(), [&] {
+    return std::make_shared<EpisodicMemory>(
+        create_memory(flags.model, folder, config, flags.options(), std::move(given)));
+  });
 }
 
 std::unique_ptr<Engine> make_engine(const CommonFlags& common, const ModelFlags& flags,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "line_input.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -9,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "episodic/base/error.hpp"
+
 #ifdef EPISODIC_LIBEDIT
 #include <histedit.h>
 #include <langinfo.h>
@@ -16,11 +19,15 @@
 #include <algorithm>
 #include <clocale>
 
-#include "episodic/base/error.hpp"
 #include "line_history.hpp"
 #endif
 
 namespace episodic::tools {
+namespace {
+
+constexpr std::size_t kLongest = std::size_t{16} << 20;  // of a message: not /dev/zero to its end
+
+}  // namespace
 
 #ifdef EPISODIC_LIBEDIT
 
@@ -157,7 +164,17 @@ LineInput::~LineInput() = default;
 bool LineInput::next(const std::string& prompt, std::string& line) {
   if (editor_) return editor_->next(prompts_ ? prompt : std::string(), line);
   if (prompts_) std::fputs(prompt.c_str(), stderr);
-  return static_cast<bool>(std::getline(std::cin, line));
+  line.clear();
+  constexpr int kEnd = std::istream::traits_type::eof();
+  for (int c = std::cin.get(); c != '\n'; c = std::cin.get()) {
+    if (c == kEnd) return !line.empty();
+    if (line.size() == kLongest)
+      throw FileError(
+          fmt::format("stdin: a message is longer than {} bytes; check what is given to the program",
+                      kLongest));
+    line += static_cast<char>(c);
+  }
+  return true;
 }
 
 std::string LineInput::trouble() { return editor_ ? editor_->trouble() : std::string(); }

@@ -157,4 +157,43 @@ TEST_CASE("engines: a score is of the tokens behind the step's first, the next o
   });
 }
 
+TEST_CASE("engines: a step that failed leaves none open, so that edits and states go on") {
+  EPISODIC_NEEDS_DEVICE();
+  const Ids ids = random_ids(120, 5);
+  const auto part = [&](std::size_t at, std::size_t n) { return std::span(ids).subspan(at, n); };
+  const TempDir dir;
+  write_model(dir);
+  for (const bool on_device : {false, true}) {
+    INFO((on_device ? "device" : "host"));
+    const std::unique_ptr<Engine> failing = load(dir, on_device), apart = load(dir, on_device);
+    for (Engine* engine : {failing.get(), apart.get()}) {
+      attach(*engine, true);
+      for (std::size_t at = 0; at < 60; at += 10) engine->step(part(at, 10));
+      REQUIRE(engine->n_events() > 2);
+    }
+    std::size_t at = 60;
+    for (const std::size_t n : {std::size_t{10}, std::size_t{1}}) {
+      INFO(n << " tokens");
+      failing->set_keys_hook([](std::int64_t layer, std::span<const float>) {
+        if (layer == 1) throw DataError("the hook said no");
+      });
+      CHECK(refusal<DataError>([&] { failing->step(part(at, n)); }) == "the hook said no");
+      std::vector<float> logits(n * std::size_t{kVocab});
+      CHECK(refusal<DataError>([&] { failing->step(part(at, n), logits); }) == "the hook said no");
+      CHECK(failing->memory()->open_tokens() == 0);
+      CHECK(failing->tokens() == static_cast<std::int64_t>(at));
+      const EventId event = n == 1 ? 1 : 0;
+      for (Engine* engine : {failing.get(), apart.get()}) {
+        CHECK(refusal([&] { engine->forget(event); }) == "no error");
+        CHECK(refusal([&] { engine->snapshot(); }) == "no error");
+      }
+      failing->set_keys_hook({});
+      for (Engine* engine : {failing.get(), apart.get()}) engine->step(part(at, n));
+      at += n;
+      CHECK(std::equal(apart->logits().begin(), apart->logits().end(), failing->logits().begin(),
+                       failing->logits().end()));
+    }
+  }
+}
+
 }  // namespace device_engine_test

@@ -8,6 +8,7 @@
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -197,6 +198,24 @@ TEST_CASE("patch with a model directory takes its memory.json", "[e2e][engine]")
   const auto memory = patch(model, shipped_model_dir());
   CHECK(memory->config() == memory_config_of(shipped_model_dir()));
   CHECK(memory->config().n_local == 256);
+}
+
+TEST_CASE("settings of a model's directory that its shape refuses name their file",
+          "[e2e][engine]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const TempDir dir;
+  for (const auto& file : fs::directory_iterator(shipped_model_dir()))
+    if (file.path().filename() != "memory.json")
+      fs::create_symlink(fs::absolute(file.path()), dir / file.path().filename());
+  std::ofstream(dir / "memory.json") << R"({"recall_groups": 7})";
+  const std::string file = (dir / "memory.json").string() + ": ";
+  const auto engine = load_engine(dir.path());
+  CHECK(refusal<ConfigError>([&] { engine->attach(); }).starts_with(file));
+  KeptFolder folder;
+  folder.dir = dir / "kept";
+  CHECK(refusal<ConfigError>([&] { engine->attach(folder); }).starts_with(file));
+  Decoder model = Decoder::load(dir.path());
+  CHECK(refusal<ConfigError>([&] { patch(model, dir.path()); }).starts_with(file));
 }
 
 TEST_CASE("engine: every scope and lane of a memory can be looked at", "[e2e][engine]") {

@@ -202,6 +202,34 @@ TEST_CASE("run: what is wrong with one input leaves the others alone", "[e2e][ru
   CHECK(run(*model, {}).empty());
 }
 
+TEST_CASE("run: a sequence whose step failed is not left within it", "[e2e][run]") {
+  if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
+  const auto model = load_model(shipped_model_dir());
+  const Ids ids = some_ids(*model, 192, 1);
+  const auto chunk = [&](std::size_t at) { return std::span(ids).subspan(at, 32); };
+  Sequence failing(model), good(model), apart(model);
+  for (Sequence* s : {&failing, &good, &apart}) {
+    s->attach(small_memory());
+    for (std::size_t at = 0; at < 128; at += 32) s->step(chunk(at), StepKind::prompt);
+    REQUIRE(s->n_events() > 1);
+  }
+  failing.set_keys_hook([](std::int64_t layer, std::span<const float>) {
+    if (layer == 1) throw DataError("the hook said no");
+  });
+  const std::vector<SequenceInput> inputs{{&failing, chunk(128), StepKind::prompt},
+                                          {&good, chunk(128), StepKind::prompt}};
+  const std::vector<StepResult> results = run(*model, inputs);
+  CHECK(results[0].message().find("the hook said no") != std::string::npos);
+  CHECK(results[1]);
+  CHECK(failing.memory()->open_tokens() == 0);
+  for (Sequence* s : {&failing, &apart}) s->forget(EventId{0});
+  failing.set_keys_hook({});
+  for (Sequence* s : {&failing, &apart})
+    for (std::size_t at = 128; at < 192; at += 32) s->step(chunk(at), StepKind::prompt);
+  CHECK(std::equal(apart.logits().begin(), apart.logits().end(), failing.logits().begin(),
+                   failing.logits().end()));
+}
+
 TEST_CASE("run: threads that share a model, each with sequences of its own", "[e2e][run]") {
   if (no_model()) EPISODIC_SKIP("models/recall-2m6 is not there");
   const auto model = load_model(shipped_model_dir());

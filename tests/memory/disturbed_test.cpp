@@ -440,6 +440,42 @@ TEST_CASE("a fork into a folder where a memory is being made is refused, and lea
   CHECK(verify_memory(place.temp / "new").damages.empty());
 }
 
+TEST_CASE("a fork within the memory itself is refused, by whatever name",
+          "[memory][kept][disturbed]") {
+  const Place place;
+  fs::create_directory(place.dir / "below");
+  fs::create_directory_symlink(place.dir, place.temp / "link");
+  fs::create_directory_symlink(place.dir / "below", place.temp / "deep");
+  const fs::path here = fs::current_path();
+  fs::current_path(place.dir);
+  const std::pair<fs::path, fs::path> pairs[] = {
+      {place.dir, place.dir / "fork"},
+      {place.dir, place.dir / "below" / "fork"},
+      {place.dir, place.dir / "fork" / ""},
+      {place.dir, place.temp / "other" / ".." / "memory" / "fork"},
+      {place.dir, place.temp / "link" / "fork"},
+      {place.dir, place.temp / "deep" / "fork"},
+      {place.dir, place.dir / "below"},
+      {place.temp / "link", place.dir / "fork"},
+      {".", "fork"},
+      {".", place.dir / "fork"},
+  };
+  for (const auto& [from, to] : pairs) {
+    const std::string said = refusal<FileError>([&] { fork_memory(from, to); });
+    INFO(from << " to " << to << ": " << said);
+    CHECK(mentions(said, "lies within the memory that is to be forked"));
+    CHECK(mentions(said, to.string()));
+    CHECK(!fs::exists(place.dir / "fork"));
+    CHECK(fs::is_empty(place.dir / "below"));
+  }
+  fs::current_path(here);
+  // A folder whose name begins as the memory's, and one above it, are others.
+  fork_memory(place.dir, place.temp / "memory2");
+  fork_memory(place.dir, place.dir / ".." / "beside");
+  CHECK(verify_memory(place.temp / "memory2").damages.empty());
+  CHECK(verify_memory(place.temp / "beside").damages.empty());
+}
+
 TEST_CASE("a memory that lost a part is not forked as if it were whole",
           "[memory][kept][disturbed]") {
   const Place place;

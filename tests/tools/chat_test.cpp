@@ -104,6 +104,25 @@ TEST_CASE("ask --chat goes on behind what the memory holds") {
   CHECK(chat["prompt_tokens"] == text["prompt_tokens"]);
 }
 
+TEST_CASE("chat refuses a message without an end, and answers those before it") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  const fs::path model = scratch / "model";
+  make_model(*shipped, model);
+  put(scratch / "first", "Who came?\n");
+  const std::string chat = "chat --quiet --max-new 2 --model " + quoted(model.string());
+  for (const std::string endless : {"cat /dev/zero", "yes 'a\\'"}) {  // a line, many that go on
+    const Run run = run_episodic(
+        chat, "( cat " + quoted((scratch / "first").string()) + "; " + endless + " ) | timeout 60");
+    INFO(endless << ": " << run.err);
+    CHECK(run.status == 1);
+    CHECK(!run.out.empty());
+    CHECK(one_line(run.err));
+    CHECK(run.err.find("stdin: a message is longer than 16777216 bytes") != std::string::npos);
+  }
+}
+
 TEST_CASE("chat goes on turn by turn, and in its folder the next time") {
   const auto shipped = recall_model();
   if (!shipped) EPISODIC_SKIP("no model");

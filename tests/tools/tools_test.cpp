@@ -4,6 +4,7 @@
 #include "support/refusal.hpp"
 #include "support/test.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -92,9 +93,85 @@ TEST_CASE("a file that has no end, or is none, is refused by its name") {
   CHECK(mentions(said(odd, "--prompt Hi"), "memory.json: not a regular file"));
   // Settings are short, wherever they come from.
   CHECK(mentions(said(*model, "--prompt Hi --memory /dev/zero"), "/dev/zero: is longer than"));
+  // A text is long, but has an end.
+  CHECK(mentions(said(*model, "--prompt-file /dev/zero"), "/dev/zero: is longer than 16777216"));
+  CHECK(mentions(said(*model, "--prompt-file - < /dev/zero"), "stdin: is longer than 16777216"));
+  CHECK(mentions(said(*model, "--ids /dev/urandom"), "/dev/urandom: is longer than 16777216"));
+  CHECK(mentions(said(*model, "--prompt-file /dev/null"), "/dev/null: is empty"));
+  std::ofstream(dir / "huge").put('a');
+  fs::resize_file(dir / "huge", std::uintmax_t{1} << 40);  // holes, which take no room
+  for (const char* flag : {"--prompt-file ", "--ids "})
+    CHECK(mentions(said(*model, flag + quoted((dir / "huge").string())), "huge: has 1099.51 GB"));
   // What the system refuses to read.
   CHECK(mentions(said(*model, "--prompt-file /proc/self/mem"), "/proc/self/mem: cannot be read"));
   CHECK(mentions(said(*model, "--prompt-file - < /proc/self/mem"), "stdin: cannot be read"));
+}
+
+TEST_CASE("settings that only the model or the machine refuses name the file that has them") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch dir;
+  const fs::path mine = dir / "mine";
+  fs::create_directory(mine);
+  for (const auto& file : fs::directory_iterator(*model))
+    if (file.path().filename() != "memory.json")
+      fs::create_symlink(fs::absolute(file.path()), mine / file.path().filename());
+  put(dir / "text", some_book(20));
+  const std::string file = (mine / "memory.json").string(), kept = (dir / "kept").string();
+  const std::string of_model = " --threads 1 --quiet --model " + quoted(mine.string()) + " ";
+  const std::string text = "--text " + quoted((dir / "text").string());
+  const std::vector<std::string> calls{
+      "generate --max-new 1 --prompt Hi" + of_model, "segment " + text + of_model,
+      "score " + text + of_model, "ingest --memory-dir " + quoted(kept) + " " + text + of_model};
+  const auto refused = [&](const std::string& arguments, const std::string& begin) {
+    const Run run = run_episodic(arguments, "timeout 60");
+    INFO(arguments << ": " << run.err);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(run.err.starts_with("episodic: " + begin));
+    CHECK(!fs::exists(fs::path(kept) / "manifest.json"));
+  };
+  for (const char* setting :
+       {R"("recall_groups": 7)", R"("refine": "modularity", "refine_layers": 99)",
+        R"("recall_layers": [99])", R"("max_block": 1000000000000)", R"("n_local": 99999999999)",
+        R"("n_mem": 1099511627776)", R"("max_block": 16, "host_bytes": 1)"}) {
+    put(mine / "memory.json", fmt::format("{{{}}}", setting));
+    for (const std::string& call : calls) refused(call, file + ": ");
+  }
+  // What is said beside it may be the reason too.
+  put(mine / "memory.json", R"({"n_local": 256})");
+  for (const std::string& call : calls)
+    refused(call + "--memory " + quoted(R"({"recall_groups": 7})"),
+            file + ", changed by --memory: ");
+  fs::remove(mine / "memory.json");
+  put(dir / "other.json", R"({"recall_groups": 7})");
+  for (const std::string& call : calls)
+    refused(call + "--memory " + quoted((dir / "other.json").string()),
+            (dir / "other.json").string() + ": ");
+}
+
+TEST_CASE("EPISODIC_CPU is a set of loops or is refused, before anything is made") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no model");
+  const Scratch dir;
+  put(dir / "text", some_book(20));
+  const std::string kept = (dir / "kept").string();
+  const std::string flags = " --threads 1 --quiet --model " + quoted(model->string());
+  const std::vector<std::string> calls{
+      "generate --max-new 1 --prompt Hi" + flags,
+      "ingest --memory-dir " + quoted(kept) + " --text " + quoted((dir / "text").string()) + flags};
+  for (const std::string& call : calls)
+    for (const char* wrong : {"AVX2", "sse", "avx512 ", "portable,avx2"}) {
+      const Run run = run_episodic(call, "EPISODIC_CPU=" + quoted(wrong));
+      INFO(call << ": " << run.err);
+      CHECK(run.status == 1);
+      CHECK(one_line(run.err));
+      CHECK(mentions(run.err,
+                     fmt::format("EPISODIC_CPU: '{}': must be avx512, avx2 or portable", wrong)));
+      CHECK(!fs::exists(kept));
+    }
+  for (const char* right : {"", "portable", "avx2", "avx512"})
+    CHECK(run_episodic(calls[0], "EPISODIC_CPU=" + quoted(right)).status == 0);
 }
 
 TEST_CASE("a result that cannot be written is a failure, and a device is not replaced") {

@@ -2,7 +2,7 @@
 #pragma once
 /// \file
 /// Inner loops of the CPU, compiled once per instruction set and chosen at run time. An internal
-/// room: callers check shapes; nothing here throws, allocates or starts threads.
+/// room: callers check shapes; no loop throws, allocates or starts threads.
 ///
 /// Layouts of the blocked attention kernels ("lane": one query row of a tile):
 /// - panel: [rows][panel_lanes], the lanes of one panel side by side, so that softmax and masks run
@@ -135,7 +135,8 @@ struct Kernels {
 };
 
 /// The best table this machine runs, or the one named by the environment variable EPISODIC_CPU
-/// (portable, avx2, avx512) when the process first asks; an unknown or unsupported name is ignored.
+/// (portable, avx2, avx512) when the process first asks; its best one where it cannot run that.
+/// \throws ConfigError for another name, at every call
 const Kernels& kernels();
 
 /// The i-th table this machine runs, best first; null past the last.

@@ -106,7 +106,7 @@ VerifyReport verify_memory(const std::filesystem::path& dir,
 /// Makes `to` a second memory with the same content. Files are shared (hard links, where the file
 /// system has them) and never written again by either, so both go on independently. Neither model
 /// nor lock is needed.
-/// \throws FileError; `to` is then as before
+/// \throws FileError, also for a `to` within `from`; `to` is then as before
 void fork_memory(const std::filesystem::path& from, const std::filesystem::path& to,
                  io::Syscalls& calls = io::system_calls());
 

@@ -50,6 +50,9 @@ class SequenceState {
   virtual void begin_step(std::span<const std::int64_t> ids, StepKind kind) = 0;
   void begin_step(std::span<const std::int64_t> ids) { begin_step(ids, StepKind::decode); }
 
+  /// Nothing of the step that was begun counts: it failed before its end, or its end did.
+  virtual void abandon_step() noexcept {}
+
   /// \param logits [n, vocab], or the last row alone if it does not want all: row i follows token
   /// i;
   ///        valid during the call only; float32 in host memory, unless it takes others

@@ -44,6 +44,7 @@ class EpisodicState : public SequenceState {
   /// \throws DataError also where the memory was reset or restored by its own calls, and what is
   /// beside it could not follow
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override;
+  void abandon_step() noexcept override;
   /// Takes float32, bfloat16 and float16 in host memory.
   void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override;
   bool wants_all_logits() const override { return true; }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "episodic/base/config.hpp"
+#include "episodic/base/error.hpp"
 #include "episodic/base/tensor_type.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/model/hf_config.hpp"
@@ -25,6 +26,24 @@ MemoryConfig memory_config_of(const std::filesystem::path& model_dir);
 
 /// Whether a model directory brings settings along (memory.json).
 bool brings_memory_settings(const std::filesystem::path& model_dir);
+
+/// The file that memory_config_of reads; empty if there is none.
+std::string settings_origin(const std::filesystem::path& model_dir);
+
+/// Throws the error that is being handled again; a ConfigError or BudgetError with `origin` before
+/// its text, where that is not empty.
+[[noreturn]] void rethrow_naming(std::string_view origin);
+
+/// Calls f, which uses settings from `origin`. Only a model's shape, or the machine, says of some
+/// that they do not fit, long after the file was read: they name it too.
+template <class F>
+decltype(auto) naming_origin(std::string_view origin, F&& f) {
+  try {
+    return f();
+  } catch (const Error&) {
+    rethrow_naming(origin);
+  }
+}
 
 /// What default_memory looks at in a model.
 struct ModelFacts {

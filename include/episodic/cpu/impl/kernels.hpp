@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <cstring>
+#include <string_view>
 
+#include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/text.hpp"
 #ifndef EPISODIC_DECLARE_ONLY
 #include "episodic/cpu/impl/kernels_portable.hpp"
 #endif
@@ -39,13 +41,16 @@ inline bool has_f16c() {
 }
 #endif
 
+/// Where a machine, or a build of headers alone, has not the loops that are wished for, its best
+/// ones are below them.
 inline const Kernels* pick_default() {
-  const char* wish = std::getenv("EPISODIC_CPU");
-  if (wish != nullptr) {
-    for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
-      if (std::strcmp(table->name, wish) == 0) return table;
-    }
+  const char* const set = std::getenv("EPISODIC_CPU");
+  const std::string_view wish = set != nullptr ? set : "";
+  for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
+    if (wish == table->name) return table;
   }
+  if (!wish.empty() && wish != "avx512" && wish != "avx2" && wish != "portable")
+    throw ConfigError(concat("EPISODIC_CPU: '", wish, "': must be avx512, avx2 or portable"));
   return available_kernels(0);
 }
 

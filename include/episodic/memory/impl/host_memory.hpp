@@ -173,6 +173,11 @@ EPISODIC_INLINE void HostMemory::end_step(const SurpriseView& surprise) {
   m.finish(nullptr);
 }
 
+EPISODIC_INLINE void HostMemory::abandon_step() {
+  const detail::ThreadGuard::Inside guard(core_->threads);
+  core_->open = false;
+}
+
 EPISODIC_INLINE void HostMemory::set_recall_hook(RecallHook hook) {
   const detail::ThreadGuard::Inside guard(core_->threads);
   core_->recall_hook = std::move(hook);
