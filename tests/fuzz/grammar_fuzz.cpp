@@ -23,12 +23,14 @@ double seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-std::shared_ptr<const TokenTrie> tokens() {
-  std::vector<std::string> all{""};
-  for (int b = 0; b < 256; ++b) all.emplace_back(1, static_cast<char>(b));
-  for (const char* more : {"{\"", "\":", "\",\"", "}}", "ab", "aaaa", "12", "\xe2\x82", "\xac\""})
-    all.emplace_back(more);
-  static const auto trie = std::make_shared<const TokenTrie>(all);
+const std::shared_ptr<const TokenTrie>& tokens() {
+  static const auto trie = [] {
+    std::vector<std::string> all{""};
+    for (int b = 0; b < 256; ++b) all.emplace_back(1, static_cast<char>(b));
+    for (const char* more : {"{\"", "\":", "\",\"", "}}", "ab", "aaaa", "12", "\xe2\x82", "\xac\""})
+      all.emplace_back(more);
+    return std::make_shared<const TokenTrie>(all);
+  }();
   return trie;
 }
 

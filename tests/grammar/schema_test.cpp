@@ -165,17 +165,19 @@ const std::vector<SchemaCase>& schema_cases() {
 
 /// Bytes, what JSON is written with, and pieces that end within a character or close several
 /// things.
-std::shared_ptr<const TokenTrie> tokens() {
-  std::vector<std::string> all;
-  for (int b = 0; b < 256; ++b) all.emplace_back(1, static_cast<char>(b));
-  for (const char* more :
-       {"{\"", "\":",      "\": ",   "\",\"",        "\", \"",  "\"}", "}}",   "]}",
-        "[\"", "[[",       "null",   "true",         "false",   "tr",  "12",   "999",
-        "0.5", "-1",       "e1",     "\\u",          "\\ud83d", "\\n", "ab",   "abc",
-        "key", "\xe2\x82", "\xac\"", "\xf0\x9f\x98", "\x80}",   "  ",  "\n  ", "2026",
-        "-0",  "{}",       "[]",     "\"a\"",        "\"\"",    "1}",  "1,"})
-    all.emplace_back(more);
-  static const auto trie = std::make_shared<const TokenTrie>(all);
+const std::shared_ptr<const TokenTrie>& tokens() {
+  static const auto trie = [] {
+    std::vector<std::string> all;
+    for (int b = 0; b < 256; ++b) all.emplace_back(1, static_cast<char>(b));
+    for (const char* more :
+         {"{\"", "\":",      "\": ",   "\",\"",        "\", \"",  "\"}", "}}",   "]}",
+          "[\"", "[[",       "null",   "true",         "false",   "tr",  "12",   "999",
+          "0.5", "-1",       "e1",     "\\u",          "\\ud83d", "\\n", "ab",   "abc",
+          "key", "\xe2\x82", "\xac\"", "\xf0\x9f\x98", "\x80}",   "  ",  "\n  ", "2026",
+          "-0",  "{}",       "[]",     "\"a\"",        "\"\"",    "1}",  "1,"})
+      all.emplace_back(more);
+    return std::make_shared<const TokenTrie>(all);
+  }();
   return trie;
 }
 
@@ -191,7 +193,7 @@ std::string draw(const std::shared_ptr<const TokenGrammar>& grammar, std::mt1993
       if (!allows(*mask, id)) continue;
       const std::string_view bytes = tokens()->bytes(id);
       double logit = static_cast<double>(random() % 1000);
-      const bool closes = bytes == "\"" || bytes == "}" || bytes == "]" || bytes == "n";
+      const bool closes = bytes == "\"" || bytes == "}" || bytes == "]" || bytes == "x";
       if (step > 40 && closes) logit += 20.0 * step;
       if (logit <= largest) continue;
       largest = logit;
@@ -232,19 +234,19 @@ TEST_CASE("json schema: whatever is drawn under the mask is JSON that satisfies 
   for (const SchemaCase& c : schema_cases()) {
     INFO(c.schema);
     const Json schema = parse_strict(c.schema, "schema", kDeep);
-    const auto grammar =
-        std::make_shared<const TokenGrammar>(grammar_of_json_schema(c.schema), tokens());
+    const Grammar parsed = grammar_of_json_schema(c.schema);
+    const auto grammar = std::make_shared<const TokenGrammar>(parsed, tokens());
     JsonLimits limits = kDeep;
     limits.repeated_keys = true;  // which a grammar cannot see
-    for (int n = 0; n < 12; ++n) {
+    for (int n = 0; n < 4; ++n) {
       const std::string text = draw(grammar, random);
       INFO(text);
       CHECK(Validator(schema).valid(parse_strict(text, "answer", limits)));
-      CHECK(grammar_of_json_schema(c.schema).matches(text));
+      CHECK(parsed.matches(text));
     }
   }
   const auto any = std::make_shared<const TokenGrammar>(grammar_of_json_object(), tokens());
-  for (int n = 0; n < 40; ++n) {
+  for (int n = 0; n < 10; ++n) {
     JsonLimits limits = kDeep;
     limits.repeated_keys = true;
     CHECK(parse_strict(draw(any, random), "answer", limits).is_object());
@@ -331,9 +333,10 @@ TEST_CASE("json schema: what cannot be held is refused by its place") {
   says(R"({"type":"strin"})", "/type: must be a type");
   says(R"({"$ref":"http://x"})", "/$ref: 'http://x' is not in this schema");
   says(R"({"$ref":"#/$defs/none"})", "there is no '/$defs/none'");
-  says(R"({"$ref":"#"})", "begins with itself");
+  says(R"({"$ref":"#"})", "comes to an end");
+  says(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "begins with itself");
   says(R"({"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"})",
-       "begins with itself");
+       "comes to an end");
   says(R"({"$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"type":"object"}]}},"$ref":"#/$defs/a"})",
        "too deep");
   says(
@@ -370,8 +373,8 @@ TEST_CASE("json schema: what cannot be held is refused by its place") {
   for (int i = 0; i < 200; ++i) deep = R"({"items":)" + deep + "}";
   says(deep, "deep");
   std::string doubling = R"({"$ref":"#/$defs/d0","$defs":{"end":{"type":"object"})";
-  for (int i = 0; i < 25; ++i) {
-    const std::string next = i == 24 ? "end" : "d" + std::to_string(i + 1);
+  for (int i = 0; i < 14; ++i) {
+    const std::string next = i == 13 ? "end" : "d" + std::to_string(i + 1);
     doubling += ",\"d" + std::to_string(i) + R"(":{"allOf":[{"$ref":"#/$defs/)" + next +
                 R"("},{"$ref":"#/$defs/)" + next + R"("}]})";
   }

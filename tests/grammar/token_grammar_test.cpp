@@ -210,7 +210,7 @@ TEST_CASE("token grammar: copies go on apart, threads share masks, a full cache 
       right[t] += state.may_end() ? 100 : 0;
     });
   for (std::thread& thread : threads) thread.join();
-  CHECK(right == std::vector<int>(4, 122));
+  CHECK(right == std::vector<int>(4, 123));
 }
 
 TEST_CASE("token grammar: a mask that would take too long is refused, and the state stays") {

@@ -46,8 +46,11 @@ class Validator {
     };
     const auto holds = [&](const Json& one) { return valid(v, one); };
     for (const auto& [key, x] : s.items()) {
-      if (key == "$ref" && !valid(v, root_.at(Json::json_pointer(x.get<std::string>().substr(1)))))
-        return false;
+      if (key == "$ref") {
+        std::string at = x.get<std::string>().substr(1);
+        if (const auto percent = at.find("%25"); percent != at.npos) at.replace(percent, 3, "%");
+        if (!valid(v, root_.at(Json::json_pointer(at)))) return false;
+      }
       if (key == "allOf" && all(x, holds) != x.size()) return false;
       if (key == "anyOf" && all(x, holds) == 0) return false;
       if (key == "oneOf" && all(x, holds) != 1) return false;
