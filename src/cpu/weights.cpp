@@ -150,7 +150,9 @@ void store_tile(const Task& task, int64_t row, int64_t rows, const float* tile) 
 
 void run_few(const Task& task, int64_t n) {
   const WeightProduct& p = *task.product;
-  constexpr int64_t kRows = 30;  // of a tile; a multiple of those that float loops take at once
+  // of a tile: those that integer loops unpack weights for once, a multiple of what float loops
+  // take
+  const int64_t kRows = task.way == Way::integer ? 32 : 30;
   const int64_t row_length = row_bytes(p.type, p.in);
   float* tile = tile_scratch.floats(std::min(n, kRows) * task.outputs);
   for (int64_t r = 0; r < n; r += kRows) {

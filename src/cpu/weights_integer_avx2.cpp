@@ -24,7 +24,7 @@ using std::uint8_t;
 using Codes = __m256i;
 using Sum = int16_t;
 constexpr int kStep = 32, kSummed = 2;
-constexpr int kMostRows = 4;
+constexpr int kTileRows = 1;
 constexpr int kSigned = -2;  // as a shift: codes are signed bytes
 constexpr int kPanelRows = 4;
 // Signed codes would need an instruction more for each product: panels of floats are as fast.
@@ -334,6 +334,32 @@ struct UnitQ3K {
     return scales.of<s>();
   }
 };
+
+// -- several rows of activations
+// ---------------------------------------------------------------------------------
+
+// Whether a step's lanes have one scale; the others have two.
+template <class Unit>
+constexpr bool one_scale = true;
+template <>
+constexpr bool one_scale<UnitQ6K> = false;
+template <>
+constexpr bool one_scale<UnitQ3K> = false;
+static inline float first_lane(V x) { return _mm256_cvtss_f32(x); }
+
+// products() of codes whose magnitudes are known.
+template <class Unit>
+constexpr bool has_signs = Unit::kShift == kSigned;
+template <class Unit>
+static inline Codes magnitudes(Codes w) {
+  return has_signs<Unit> ? _mm256_abs_epi8(w) : w;
+}
+template <class Unit>
+static inline V tile_products(Codes w, Codes signs, const uint8_t* x, const uint8_t* sums) {
+  if constexpr (!has_signs<Unit>) return products<Unit>(w, x, sums);
+  const __m256i pairs = _mm256_maddubs_epi16(w, _mm256_sign_epi8(load32(x), signs));
+  return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
 
 #include "weights_integer.inc"
 }  // namespace

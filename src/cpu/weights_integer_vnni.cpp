@@ -24,7 +24,7 @@ using std::uint8_t;
 using Codes = __m512i;
 using Sum = int32_t;
 constexpr int kStep = 64, kSummed = 4;
-constexpr int kMostRows = 8;
+constexpr int kTileRows = 2;   // times 4 rows of weights, two sums each: 16 vectors
 constexpr int kPanelRows = 8;  // 8 vectors of weights, 8 of sums, and room for what comes between
 template <class Unit>
 constexpr bool has_panels = true;
@@ -138,9 +138,14 @@ struct UnitIq4Nl : UnitQ4_0 {
 // Four blocks' minima, each half_bytes after its block's begin, as what is subtracted.
 template <int block>
 static inline V four_minima(const uint8_t* w) {
-  float m[16] = {};
-  for (int i = 0; i < 4; ++i) m[i] = -half_at(w + i * block + 2);
-  return load(m);
+  uint64_t all = 0;
+  for (int i = 0; i < 4; ++i) {
+    uint16_t h;
+    __builtin_memcpy(&h, w + i * block + 2, 2);
+    all |= static_cast<uint64_t>(h) << 16 * i;
+  }
+  const __m128 minima = _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(all)));
+  return _mm512_zextps128_ps512(_mm_xor_ps(minima, _mm_set1_ps(-0.0f)));
 }
 
 struct UnitQ4_1 {
@@ -321,6 +326,26 @@ struct UnitQ3K {
     return of_16<s>(scales);
   }
 };
+
+// -- several rows of activations
+// ---------------------------------------------------------------------------------
+
+// A step's lanes are of several blocks, so they have several scales.
+template <class Unit>
+constexpr bool one_scale = false;
+static inline float first_lane(V x) { return _mm512_cvtss_f32(x); }
+
+// Codes are unsigned: see weights_integer_avx2.cpp.
+template <class Unit>
+constexpr bool has_signs = false;
+template <class Unit>
+static inline Codes magnitudes(Codes w) {
+  return w;
+}
+template <class Unit>
+static inline V tile_products(Codes w, Codes, const uint8_t* x, const uint8_t* sums) {
+  return products<Unit>(w, x, sums);
+}
 
 #include "weights_integer.inc"
 }  // namespace

@@ -16,7 +16,8 @@ struct RoundedLayout {
   std::int64_t sums = 0;        ///< byte offset: sums of neighbouring codes, negated (2 or 4 codes)
   std::int64_t scales = 0;      ///< byte offset: float [padded / 4], each block's scale 8 times
   std::int64_t block_sums = 0;  ///< byte offset: float [padded / 32], scale times sum of codes
-  std::int64_t half_sums = 0;   ///< byte offset: the same of halves of blocks
+  std::int64_t block_scales = 0;  ///< byte offset: float [padded / 32], each block's scale once
+  std::int64_t half_sums = 0;     ///< byte offset: as block_sums, of halves of blocks
   std::int64_t bytes = 0;
 
   explicit constexpr RoundedLayout(std::int64_t in)
@@ -24,8 +25,9 @@ struct RoundedLayout {
         sums(padded),
         scales(2 * padded),
         block_sums(3 * padded),
-        half_sums(3 * padded + padded / 8),
-        bytes(3 * padded + (padded / 8 + padded / 4 + 63) / 64 * 64) {}
+        block_scales(3 * padded + padded / 8),
+        half_sums(3 * padded + padded / 4),
+        bytes(3 * padded + (padded / 2 + 63) / 64 * 64) {}
 };
 
 /// Products of a few rows x with `out` rows of weights: y[r * y_stride + o], overwritten.

@@ -587,7 +587,10 @@ TEST_CASE(
       for (const RowClass rows : {RowClass::few, RowClass::many})
         for (int trial = 0; trial < 3; ++trial) {
           const std::int64_t n = trial == 0 ? 70 : up_to(40), out = up_to(300);
-          const std::int64_t in = is_block(type) ? block_elements(type) * up_to(5) : up_to(1300);
+          // longer than what is unpacked at a time
+          const std::int64_t in = is_block(type)
+                                      ? up_to(1280 / block_elements(type)) * block_elements(type)
+                                      : up_to(1300);
           INFO(name_of(type) << ", activations " << static_cast<int>(how) << ", class "
                              << static_cast<int>(rows) << ": " << n << " rows, " << out
                              << " outputs of " << in);

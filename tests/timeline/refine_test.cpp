@@ -7,6 +7,8 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/cpu/kernels.hpp"
+#include "episodic/timeline/detail/split_sums.hpp"
 #include "support/refine_reference.hpp"
 #include "support/test.hpp"
 
@@ -133,6 +135,34 @@ TEST_CASE("a refiner copies, keeps its state when it throws, and needs no thread
   b.step(s.views(), 100, raw.subspan(100), again);
   set_max_threads(threads);
   REQUIRE(rest == again);
+}
+
+TEST_CASE("a split's sums have the same bits with every machine's instructions") {
+  using namespace episodic::refine_detail;
+  const SplitLoops loops(cpu::kernels());
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  for (const std::int64_t d : {1, 5, 8, 13, 64, 100, 128}) {
+    const auto n = static_cast<std::size_t>(d);
+    std::vector<float> key(n);
+    std::vector<double> total(n), sum(n);
+    for (std::size_t c = 0; c < n; ++c) {
+      total[c] = 30.0 * normal(rng);
+      sum[c] = 10.0 * normal(rng);
+    }
+    auto same = sum;
+    for (int t = 0; t < 20; ++t) {
+      for (float& x : key) x = normal(rng);
+      const auto plain = advance(key.data(), total.data(), sum.data(), d);
+      const auto wide = loops.advance(key.data(), total.data(), same.data(), d);
+      REQUIRE(plain.ss == wide.ss);
+      REQUIRE(plain.rr == wide.rr);
+      REQUIRE(plain.sr == wide.sr);
+      accumulate(key.data(), sum.data(), d);
+      loops.accumulate(key.data(), same.data(), d);
+      REQUIRE(sum == same);
+    }
+  }
 }
 
 TEST_CASE("keys of 16 bits are refined as the numbers that they stand for") {

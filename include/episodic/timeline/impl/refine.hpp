@@ -12,43 +12,10 @@
 #include "episodic/base/rules/refinement.hpp"
 #include "episodic/base/text.hpp"
 #include "episodic/cpu/as_floats.hpp"
+#include "episodic/timeline/detail/split_sums.hpp"
 
 namespace EPISODIC_NAMESPACE {
 namespace refine_detail {
-
-inline constexpr std::int64_t kLanes = 8;
-
-/// One key/value head of one layer. Adds `key` to `s`, takes r = total - s and returns the three
-/// products |s|^2, |r|^2 and s.r. r is formed element by element: |total|^2 - 2 s.total + |s|^2
-/// would cancel when one side is small.
-inline rules::SplitSums advance(const float* key, const double* total, double* s, std::int64_t d) {
-  double ss[kLanes] = {}, rr[kLanes] = {}, sr[kLanes] = {};
-  std::int64_t c = 0;
-  for (; c + kLanes <= d; c += kLanes)
-    for (std::int64_t j = 0; j < kLanes; ++j) {
-      const double x = s[c + j] + static_cast<double>(key[c + j]);
-      const double y = total[c + j] - x;
-      s[c + j] = x;
-      ss[j] += x * x;
-      rr[j] += y * y;
-      sr[j] += x * y;
-    }
-  for (std::int64_t j = 0; c + j < d; ++j) {
-    const double x = s[c + j] + static_cast<double>(key[c + j]);
-    const double y = total[c + j] - x;
-    s[c + j] = x;
-    ss[j] += x * x;
-    rr[j] += y * y;
-    sr[j] += x * y;
-  }
-  rules::SplitSums out;
-  for (std::int64_t j = 0; j < kLanes; ++j) out.ss += ss[j], out.rr += rr[j], out.sr += sr[j];
-  return out;
-}
-
-inline void accumulate(const float* key, double* sum, std::int64_t d) {
-  for (std::int64_t c = 0; c < d; ++c) sum[c] += static_cast<double>(key[c]);
-}
 
 inline rules::Objective rule_of(Refinement objective) {
   switch (objective) {
@@ -86,6 +53,7 @@ EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing
   scratch_.resize(static_cast<std::size_t>(n_units * stride));
   rows_.resize(static_cast<std::size_t>(n_units * head_dim_));
   const cpu::Kernels& k = cpu::kernels();
+  const SplitLoops loops(k);
   parallel_for(n_units, [&](std::int64_t unit) {
     const KeyRing& ring = layers[static_cast<std::size_t>(unit / n_kv_heads_)];
     float* row = rows_.data() + unit * head_dim_;
@@ -96,11 +64,11 @@ EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing
     double* total = parts + 3 * n_splits;
     double* s = total + head_dim_;
     std::fill(s, s + head_dim_, 0.0);
-    for (std::int64_t t = window.start; t < from - 1; ++t) accumulate(key(t), s, head_dim_);
+    for (std::int64_t t = window.start; t < from - 1; ++t) loops.accumulate(key(t), s, head_dim_);
     std::copy(s, s + head_dim_, total);
-    for (std::int64_t t = from - 1; t < window.end; ++t) accumulate(key(t), total, head_dim_);
+    for (std::int64_t t = from - 1; t < window.end; ++t) loops.accumulate(key(t), total, head_dim_);
     for (std::int64_t i = 0; i < n_splits; ++i) {
-      const rules::SplitSums p = advance(key(from - 1 + i), total, s, head_dim_);
+      const rules::SplitSums p = loops.advance(key(from - 1 + i), total, s, head_dim_);
       parts[3 * i] = p.ss, parts[3 * i + 1] = p.rr, parts[3 * i + 2] = p.sr;
     }
   });
