@@ -378,5 +378,49 @@ TEST_CASE("memories: a server without any says so") {
   REQUIRE(post(running, "/v1/memories", R"({"name": "a"})").first == 404);
   const auto [status, body] = post(running, "/v1/completions", R"({"prompt": "a", "memory": "b"})");
   REQUIRE(status == 404);
-  REQUIRE(mentions(body["error"]["message"].get<std::string>(), "--memories"));
+  REQUIRE(mentions(body["error"]["message"].get<std::string>(), "without a folder"));
+}
+
+TEST_CASE("serve: several choices are answers with seeds of their own") {
+  const TempDir dir;
+  const Server server(dir / "all");
+  const json body{{"prompt", "The king said"}, {"n", 3}, {"seed", 7}, {"temperature", 1}};
+  const auto [status, whole] = server.post("completions", body);
+  REQUIRE(status == 200);
+  REQUIRE(whole["choices"].size() == 3);
+  std::int64_t written = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    json alone = body;
+    alone.erase("n");
+    alone["seed"] = 7 + i;
+    const json one = server.post("completions", alone).second;
+    REQUIRE(whole["choices"][i]["index"] == i);
+    REQUIRE(whole["choices"][i]["text"] == one["choices"][0]["text"]);
+    written += one["usage"]["completion_tokens"].get<std::int64_t>();
+  }
+  REQUIRE(whole["usage"]["completion_tokens"] == written);
+  json stream = body;
+  stream["stream"] = true;
+  const auto events =
+      server.running->client().Post("/v1/completions", stream.dump(), "application/json");
+  std::vector<std::string> texts(3);
+  std::size_t ends = 0;
+  for (std::size_t at = 0; (at = events->body.find("data: {", at)) != std::string::npos; ++at) {
+    const std::string line = events->body.substr(at + 6, events->body.find('\n', at) - at - 6);
+    const json choice = json::parse(line)["choices"][0];
+    texts[choice["index"]] += choice["text"].get<std::string>();
+    ends += choice["finish_reason"].is_null() ? 0 : 1;
+  }
+  REQUIRE(ends == 3);
+  for (std::size_t i = 0; i < 3; ++i) REQUIRE(texts[i] == whole["choices"][i]["text"]);
+  for (const json& n : {json(0), json(17), json("2"), json(1.5)}) {
+    json bad = body;
+    bad["n"] = n;
+    REQUIRE(server.post("completions", bad).first == 400);
+  }
+  server.make("book", "A text.");
+  json stored = body;
+  stored["memory"] = "book";
+  stored["store"] = true;
+  REQUIRE(server.post("completions", stored).first == 400);
 }

@@ -105,7 +105,7 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
       // what is not there, or is asked for in another way
       {head("", "GET /v1/models/other"), 404, "model_not_found"},
       {head("", "GET /v1/models/" + std::string(8000, 'a')), 404, "..."},
-      {head("", "GET /"), 404, "no GET /"},
+      {head("", "GET /nothing"), 404, "no GET /nothing"},
       {head(length, "POST /v1/embeddings") + ask, 404},
       {head("", "GET /v1/completions"), 405, "Allow: POST"},
       {head("", "DELETE /v1/models/tiny"), 405, "Allow: GET"},
@@ -138,7 +138,7 @@ TEST_CASE("serve: odd clients get an error that fits, and the next one is answer
       // who may not ask
       {"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403, "Host"},
       {head(length + "Origin: http://evil.example\r\nContent-Type: text/plain\r\n") + ask, 403,
-       "--allow-origin"},
+       "allowed origin"},
       {head("Origin: http://evil.example\r\nAccess-Control-Request-Method: POST\r\n",
             "OPTIONS /v1/completions"),
        403},

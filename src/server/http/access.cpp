@@ -66,7 +66,8 @@ Access::Access(AccessOptions options)
     if (origin == "*") {
       if (options_.api_key.empty())
         throw ConfigError(
-            "--allow-origin '*': every web page could use the server; name the pages' origins, or "
+            "allowed origins: '*': every web page could use the server; name the pages' origins, "
+            "or "
             "set EPISODIC_API_KEY");
       continue;
     }
@@ -75,7 +76,7 @@ Access::Access(AccessOptions options)
                              origin.find_first_of("/ ,", scheme + 3) != std::string::npos ||
                              origin.size() == scheme + 3))
       throw ConfigError(fmt::format(
-          "--allow-origin: '{}' is no origin; give it as http://NAME:PORT", printable(origin)));
+          "allowed origins: '{}' is no origin; give it as http://NAME:PORT", printable(origin)));
   }
 }
 
@@ -102,7 +103,7 @@ void Access::check_page(const HttpHead& head) const {
     if (!(head.minor == 0 && head.host.empty()) && !own_host(head.host))
       throw HttpError(403,
                       fmt::format("the name '{}' in Host is not this server's; ask it by localhost "
-                                  "or 127.0.0.1, start it with --host NAME, or with a key in "
+                                  "or 127.0.0.1, name another address for it, or set a key in "
                                   "EPISODIC_API_KEY",
                                   printable(head.host)));
     if (head.count("origin") > 1) throw HttpError(403, "Origin is given more than once");
@@ -110,8 +111,8 @@ void Access::check_page(const HttpHead& head) const {
     const bool own =
         origin && (lower(*origin) == "http://" + host || lower(*origin) == "https://" + host);
     if (origin && !own && !named_origin(*origin))
-      throw HttpError(403, fmt::format("a page of '{}' may not ask this server; name it with "
-                                       "--allow-origin where it may",
+      throw HttpError(403, fmt::format("a page of '{}' may not ask this server; it would have to "
+                                       "be named as an allowed origin",
                                        printable(*origin)));
     if (!origin && site && head.method != "GET" && head.method != "HEAD" &&
         *site != "same-origin" && *site != "none")
