@@ -214,11 +214,11 @@ class Chat {
 
   /// What was recalled for the last answer.
   std::string recalled_text() const {
-    constexpr std::size_t kListed = 8;
+    constexpr std::size_t kListedEvents = 8;
     if (recalled_.empty()) return "nothing was recalled for the last answer\n";
     std::string text = fmt::format("{} events were recalled for the last answer\n",
                                    count_text(static_cast<std::int64_t>(recalled_.size())));
-    for (std::size_t i = 0; i < std::min(kListed, recalled_.size()); ++i) {
+    for (std::size_t i = 0; i < std::min(kListedEvents, recalled_.size()); ++i) {
       const RecalledFor& r = recalled_[i];
       text += fmt::format("  event {}, tokens {}:{}, in {} layers, at best {}.: {}\n", r.event,
                           r.tokens.start, r.tokens.end, r.layers, r.rank,
