@@ -54,8 +54,8 @@ void StepBuffers::add_low_ranks(const LowRanks& adapted, std::int64_t first,
       const Product down{&added.a, p.x + (from - first) * p.linear->in, between};
       episodic::multiply(to - from, {&down, 1}, cut, rows);
       scale(added.factor, between, (to - from) * added.a.out);
-      const Product up{&added.b, between, p.y + (from - first) * p.linear->out, true};
-      episodic::multiply(to - from, {&up, 1}, cut, rows);
+      const Product back{&added.b, between, p.y + (from - first) * p.linear->out, true};
+      episodic::multiply(to - from, {&back, 1}, cut, rows);
     }
   }
 }

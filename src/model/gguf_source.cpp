@@ -15,6 +15,7 @@
 #include "gguf_names.hpp"
 #include "gguf_tokenizer.hpp"
 #include "rope.hpp"
+#include "take_end.hpp"
 
 namespace episodic {
 namespace {
@@ -62,11 +63,6 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
 bool take(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
   text.remove_prefix(prefix.size());
-  return true;
-}
-bool take_end(std::string_view& text, std::string_view suffix) {
-  if (!text.ends_with(suffix)) return false;
-  text.remove_suffix(suffix.size());
   return true;
 }
 

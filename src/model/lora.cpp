@@ -27,6 +27,7 @@
 #include "json_object.hpp"
 #include "lora_scale.hpp"
 #include "row_order.hpp"
+#include "take_end.hpp"
 
 namespace episodic {
 namespace {
@@ -36,12 +37,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";
 constexpr std::int64_t kMostRank = 1 << 16;
-
-bool take_end(std::string_view& text, std::string_view end) {
-  if (!text.ends_with(end)) return false;
-  text.remove_suffix(end.size());
-  return true;
-}
 
 /// Whether a module is the one that a name means: itself, or the end of its path.
 bool is_meant(std::string_view module, std::string_view name) {

@@ -38,6 +38,7 @@ bool next_message(LineInput& input, std::string& message) {
     const bool more = line.ends_with('\\');
     if (more) line.back() = '\n';
     message += line;
+    if (message.size() > kLongestMessage) throw_longer();
     if (!more) return true;
   }
 }

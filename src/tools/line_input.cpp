@@ -23,11 +23,12 @@
 #endif
 
 namespace episodic::tools {
-namespace {
 
-constexpr std::size_t kLongest = std::size_t{16} << 20;  // of a message: not /dev/zero to its end
-
-}  // namespace
+void throw_longer() {
+  throw FileError(
+      fmt::format("stdin: a message is longer than {} bytes; check what is given to the program",
+                  kLongestMessage));
+}
 
 #ifdef EPISODIC_LIBEDIT
 
@@ -168,10 +169,7 @@ bool LineInput::next(const std::string& prompt, std::string& line) {
   constexpr int kEnd = std::istream::traits_type::eof();
   for (int c = std::cin.get(); c != '\n'; c = std::cin.get()) {
     if (c == kEnd) return !line.empty();
-    if (line.size() == kLongest)
-      throw FileError(
-          fmt::format("stdin: a message is longer than {} bytes; check what is given to the program",
-                      kLongest));
+    if (line.size() == kLongestMessage) throw_longer();
     line += static_cast<char>(c);
   }
   return true;

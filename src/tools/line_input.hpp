@@ -2,12 +2,18 @@
 #pragma once
 // Lines that a person types, or that come through a pipe.
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace episodic::tools {
+
+/// Bytes of a message: not /dev/zero to its end.
+inline constexpr std::size_t kLongestMessage = std::size_t{16} << 20;
+/// \throws FileError for a longer one
+[[noreturn]] void throw_longer();
 
 /// Lines of stdin. On a terminal they can be edited and called back, where the build has libedit:
 /// its keys are those of Emacs, or what ~/.editrc says. Elsewhere they are taken as they come.
