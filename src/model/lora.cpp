@@ -167,14 +167,14 @@ class ConfigReader {
     }
     const auto it = json_.find("layers_to_transform");
     if (it == json_.end() || it->is_null()) return std::nullopt;
-    std::set<std::int64_t> chosen;
+    std::set<std::int64_t> layers;
     for (const Json& layer : it->is_array() ? *it : Json::array({*it})) {
       if (!layer.is_number_integer())
         in_.fail("layers_to_transform",
                  fmt::format("has {}, expected numbers of layers", printable_value(layer)));
-      chosen.insert(layer.get<std::int64_t>());
+      layers.insert(layer.get<std::int64_t>());
     }
-    return chosen;
+    return layers;
   }
 
   std::optional<std::vector<std::string>> targets() const {
