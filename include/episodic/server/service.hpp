@@ -85,6 +85,10 @@ class Service {
   Job prepare(const Request& request);
   /// The same for a prompt that is tokens already. \param field of the request, for messages
   Job prepare(const Request& request, ChatPrompt prompt, const char* field);
+  /// The tokens of a request's prompt alone. \param goes_on behind what a memory holds: without the
+  /// token that begins a sequence \throws RequestError where the model has no chat format or
+  /// refuses the messages
+  ChatPrompt prompt_of(const Request& request, bool goes_on) const;
   /// Takes a place, and waits for the answer; commits it where it is to be stored.
   Served answer(const Request& request);
 
@@ -105,8 +109,6 @@ class Service {
   const std::shared_ptr<const Model>& shared_model() const { return model_; }
 
  private:
-  ChatPrompt prompt_of(const Request& request, bool goes_on) const;
-
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<StartingPoint> start_;
   Memories* const memories_;
