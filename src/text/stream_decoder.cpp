@@ -14,7 +14,11 @@ constexpr std::size_t kLongestWindow = 32, kKept = 16;
 
 std::string StreamDecoder::push(std::int64_t id) {
   const std::vector<std::int64_t> one{id};
-  if (tokenizer_->decode(one, false) != tokenizer_->decode(one, true)) return {};  // special
+  if (const std::string shown = tokenizer_->decode(one, false);
+      shown != tokenizer_->decode(one, true)) {  // special
+    if (std::find(shown_.begin(), shown_.end(), id) == shown_.end()) return {};
+    return finish() + shown;  // what was held back can no longer be completed
+  }
   ids_.push_back(id);
   const std::string text = tokenizer_->decode(ids_);
   const std::size_t certain = text.size() - text::utf8_incomplete_tail(text);

@@ -2,39 +2,22 @@
 // `episodic chat`: a conversation in the terminal, as long as one likes.
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <cstdio>
-#include <iostream>
-#include <map>
+#include <array>
 #include <random>
-#include <utility>
 
-#include "chat.hpp"
+#include "chat_session.hpp"
 #include "commands.hpp"
-#include "engines.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/base/units.hpp"
 #include "episodic/model/generation_defaults.hpp"
 #include "episodic/model/open_model.hpp"
-#include "episodic/timeline/event_table.hpp"
 #include "kept.hpp"
+#include "line_history.hpp"
+#include "line_input.hpp"
 
 namespace episodic::tools {
 namespace {
-
-struct ChatCommandFlags {
-  CommonFlags common;
-  ModelFlags model;
-  std::filesystem::path dir;
-  std::int64_t max_tokens = 100'000;
-  ChatFlags chat;
-  GenerationFlags generation;
-  GrammarFlags grammar;
-  JsonFlag json;
-};
 
 /// The memory in --memory-dir, made there if there is none.
 std::shared_ptr<EpisodicMemory> kept_memory(const ChatCommandFlags& flags,
@@ -46,312 +29,97 @@ std::shared_ptr<EpisodicMemory> kept_memory(const ChatCommandFlags& flags,
 }
 
 /// What the user types: lines, of which one that ends with a backslash goes on with the next.
-class Input {
- public:
-  explicit Input(bool quiet) : prompts_(!quiet && isatty(0) != 0 && isatty(2) != 0) {}
-
-  bool prompts() const { return prompts_; }
-  /// \return false at the end of the input
-  bool next(std::string& message) const {
-    message.clear();
-    for (const char* prompt = "> "; say(prompt); prompt = "  ") {
-      std::string line;
-      if (!std::getline(std::cin, line)) return !message.empty();
-      const bool more = line.ends_with('\\');
-      if (more) line.back() = '\n';
-      message += line;
-      if (!more) break;
-    }
-    return true;
+/// \return false at the end of the input
+bool next_message(LineInput& input, std::string& message) {
+  message.clear();
+  std::string line;
+  for (const char* prompt = "> ";; prompt = "  ") {
+    if (!input.next(prompt, line)) return !message.empty();
+    const bool more = line.ends_with('\\');
+    if (more) line.back() = '\n';
+    message += line;
+    if (!more) return true;
   }
-
- private:
-  bool say(const char* prompt) const {
-    if (prompts_) std::fputs(prompt, stderr);
-    return true;
-  }
-
-  bool prompts_;
-};
-
-/// While it lives, Ctrl-C is a request to stop, and the second one ends the program as ever.
-class StopRequest {
- public:
-  StopRequest() {
-    requested_ = 0;
-    struct sigaction action {};
-    action.sa_handler = [](int) { requested_ = 1; };
-    action.sa_flags = SA_RESETHAND | SA_RESTART;
-    ::sigaction(SIGINT, &action, &before_);
-  }
-  ~StopRequest() { ::sigaction(SIGINT, &before_, nullptr); }
-  StopRequest(const StopRequest&) = delete;
-  StopRequest& operator=(const StopRequest&) = delete;
-
-  bool made() const { return requested_ != 0; }
-
- private:
-  static inline volatile std::sig_atomic_t requested_ = 0;
-  struct sigaction before_ {};
-};
-
-/// An event that was recalled for an answer: by how many layers, and its best rank among theirs.
-struct RecalledFor {
-  EventId event = 0;
-  TokenRange tokens;
-  std::int64_t layers = 0, rank = 0;
-};
-
-/// What the last step recalled, what most layers recalled first; empty without a memory of events
-/// that all layers share.
-std::vector<RecalledFor> recalled_now(const Engine& engine) {
-  const SequenceMemory* memory = engine.memory();
-  if (!memory || !memory->can(Capability::inspect) || memory->config().scope == EventScope::head)
-    return {};
-  const EventTable events = engine.events();
-  const auto lanes = static_cast<std::int64_t>(engine.config().memory_layers().size()) *
-                     memory->config().recall_groups;
-  std::map<EventId, RecalledFor> found;
-  for (std::int64_t lane = 0; lane < lanes; ++lane) {
-    const LaneRecall lists = engine.recalled(lane);
-    std::int64_t rank = 0;
-    for (const std::vector<EventId>* list : {&lists.similarity, &lists.contiguity})
-      for (const EventId event : *list) {
-        RecalledFor& r = found.try_emplace(event, RecalledFor{event, events[event]}).first->second;
-        ++rank;
-        ++r.layers;
-        r.rank = r.rank == 0 ? rank : std::min(r.rank, rank);
-      }
-  }
-  std::vector<RecalledFor> all;
-  for (const auto& [event, r] : found) all.push_back(r);
-  std::stable_sort(all.begin(), all.end(), [](const RecalledFor& a, const RecalledFor& b) {
-    return a.layers != b.layers ? a.layers > b.layers : a.rank < b.rank;
-  });
-  return all;
 }
 
-class Chat {
- public:
-  Chat(const ChatCommandFlags& flags, Engine& engine, const GenerateOptions& options)
-      : flags_(flags),
-        engine_(engine),
-        options_(options),
-        conversation_(flags.chat, flags.model.model, engine.tokenizer(), engine.tokens() > 0),
-        start_(engine.tokens()) {}
-
-  /// Puts a text before the next message. \return what was read, for people
-  std::string add_file(const std::filesystem::path& path) {
-    if (path == "-") throw ConfigError("/read: stdin is the conversation itself; name a file");
-    std::string text = read_document(path, "utf-8");
-    text_ += text;
-    if (!text_.ends_with('\n')) text_ += '\n';
-    text_ += '\n';
-    return fmt::format("{}: {} before your next message", path.string(),
-                       bytes_text(static_cast<std::int64_t>(text.size())));
-  }
-
-  /// A message, and the text before it, in the model's chat format. \throws DataError for what
-  /// cannot be said in it
-  ChatPrompt prepare(const std::string& message) { return conversation_.ask(text_, message); }
-
-  /// Reads the message, answers on stdout, and makes both durable in a kept memory. Ctrl-C takes
-  /// back what is being read, and ends an answer where it is.
-  void answer(const std::string& message, const ChatPrompt& prompt) {
-    const StopRequest stop;
-    const std::span<const std::int64_t> all(prompt.text);
-    // without a question of its own, the last token is the step that the answer starts from
-    const std::size_t body = all.size() - (prompt.question.empty() ? 1 : 0);
-    if (!read(all.first(body), stop)) return;
-    GenerateOptions options = options_;
-    options.sampling.seed += turns_.size();  // the same message again is another draw
-    options.feed_last = true;                // the next turn goes on behind the whole answer
-    bool first = true;
-    options.on_token = [&](std::int64_t, std::string_view text) {
-      if (std::exchange(first, false)) recalled_ = recalled_now(engine_);
-      flags_.json.say(std::string(text));
-      return !stop.made();
-    };
-    recalled_.clear();
-    const GenerateResult result = engine_.generate(
-        prompt.question.empty() ? all.subspan(body) : std::span(prompt.question), options);
-    flags_.json.say("\n");
-    if (result.finish == FinishReason::length)
-      note(fmt::format("cut at {} tokens; --max-new allows more", result.ids.size()));
-    if (result.finish == FinishReason::cancelled) note("stopped");
-    if (engine_.kept()) engine_.commit();
-    for (const auto* ids : {&prompt.text, &prompt.question, &result.ids})
-      ids_.insert(ids_.end(), ids->begin(), ids->end());
-    turns_.push_back({{"message", message},
-                      {"prompt_tokens", prompt.text.size() + prompt.question.size()},
-                      {"ids", result.ids},
-                      {"text", result.text},
-                      {"finish", name_of(result.finish)}});
-    conversation_.answered(result.text);
-    text_.clear();
-  }
-
-  // -- what the commands say, for people --
-
-  std::string memory_text() const {
-    if (!engine_.has_memory())
-      return fmt::format("full attention over {} tokens; there is no memory\n",
-                         count_text(engine_.tokens()));
-    const MemoryUsage u = engine_.usage();
-    std::string text =
-        fmt::format("{} tokens in {} events; {} of keys and values", count_text(engine_.tokens()),
-                    count_text(u.events), bytes_text(u.store_bytes));
-    if (engine_.kept())
-      text += fmt::format("; kept in {} ({} on disk)", flags_.dir.string(),
-                          bytes_text(std::max<std::int64_t>(0, u.disk_bytes)));
-    else
-      text += "; not kept: --memory-dir keeps a conversation in a folder";
-    if (!text_.empty())
-      text += fmt::format("\n{} of text wait for your next message",
-                          bytes_text(static_cast<std::int64_t>(text_.size())));
-    return text + "\n";
-  }
-
-  /// What was recalled for the last answer.
-  std::string recalled_text() const {
-    constexpr std::size_t kListed = 8;
-    if (recalled_.empty()) return "nothing was recalled for the last answer\n";
-    std::string text = fmt::format("{} events were recalled for the last answer\n",
-                                   count_text(static_cast<std::int64_t>(recalled_.size())));
-    for (std::size_t i = 0; i < std::min(kListed, recalled_.size()); ++i) {
-      const RecalledFor& r = recalled_[i];
-      text += fmt::format("  event {}, tokens {}:{}, in {} layers, at best {}.: {}\n", r.event,
-                          r.tokens.start, r.tokens.end, r.layers, r.rank,
-                          on_one_line(engine_.tokenizer().decode(ids_of(r.tokens))));
-    }
-    return text;
-  }
-
-  /// \param what "A:B", a range of tokens
-  std::string forget(const std::string& what) {
-    const std::vector<EventId> gone = engine_.forget(parse_range(what, "/forget"));
-    if (engine_.kept()) engine_.commit();
-    return fmt::format("{} events forgotten\n", count_text(static_cast<std::int64_t>(gone.size())));
-  }
-
-  std::string save() {
-    if (!engine_.kept())
-      throw ConfigError("/save: there is no folder; begin the chat with --memory-dir DIR");
-    engine_.commit();
-    return fmt::format("{} tokens are in {}, as after every answer\n", count_text(engine_.tokens()),
-                       flags_.dir.string());
-  }
-
-  /// A line on stderr, unless --quiet.
-  void note(const std::string& line) const {
-    if (!flags_.common.quiet) fmt::print(stderr, "episodic: {}\n", line);
-  }
-
-  /// A line on stderr about what could not be done; the conversation goes on.
-  void refuse(const std::string& line) {
-    fmt::print(stderr, "episodic: {}\n", line);
-    refused_.push_back(line);
-  }
-
-  Json json() const {
-    Json json{{"turns", turns_}, {"memory", memory_json(engine_)}};
-    if (!refused_.empty()) json["refused"] = refused_;
-    if (options_.sampling.temperature > 0) json["seed"] = options_.sampling.seed;
-    return json;
-  }
-
- private:
-  /// \return false where Ctrl-C came: nothing was read then
-  bool read(std::span<const std::int64_t> ids, const StopRequest& stop) {
-    ProgressBar bar("reading", flags_.common.quiet);
-    // One step cannot be stopped, and where there is no state to go back to, reading is not: the
-    // answer is then, at its first token.
-    if (static_cast<std::int64_t>(ids.size()) <= engine_.chunk() ||
-        !engine_.can(Capability::snapshot)) {
-      engine_.read(ids, bar.callback());
-      return true;
-    }
-    const std::shared_ptr<const Engine::Snapshot> before = engine_.snapshot();
-    const ProgressCallback draw = bar.callback();
-    engine_.read(ids, [&](std::int64_t done, std::int64_t total) {
-      return draw(done, total) && !stop.made();
-    });
-    if (!stop.made()) return true;
-    engine_.restore(*before);
-    note("stopped; the message was not read");
-    return false;
-  }
-
-  std::vector<std::int64_t> ids_of(TokenRange range) const {
-    std::vector<std::int64_t> ids;
-    if (range.start < start_ && engine_.kept())
-      ids = engine_.kept()->token_ids(range.start, std::min(range.end, start_) - range.start);
-    for (std::int64_t t = std::max(range.start, start_); t < range.end; ++t)
-      if (t - start_ < static_cast<std::int64_t>(ids_.size()))
-        ids.push_back(ids_[static_cast<std::size_t>(t - start_)]);
-    return ids;
-  }
-
-  const ChatCommandFlags& flags_;
-  Engine& engine_;
-  const GenerateOptions options_;
-  Conversation conversation_;
-  std::int64_t start_;                 // tokens that were there before
-  std::vector<std::int64_t> ids_;      // read and answered since
-  std::vector<RecalledFor> recalled_;  // for the last answer
-  std::string text_;                   // to be read with the next message
-  Json turns_ = Json::array(), refused_ = Json::array();
+/// A command of the conversation.
+struct ChatCommand {
+  const char* name;
+  const char* takes;  ///< null: nothing
+  const char* help;
+  const char* missing;  ///< what to say where nothing is given; null: nothing need be
 };
 
-constexpr const char* kHelp =
-    "/read FILE    puts a text of any length before your next message\n"
-    "/recall       what was recalled for the last answer\n"
-    "/memory       what is in the memory, and where\n"
-    "/forget A:B   never recalls the events with tokens A to B again\n"
-    "/save         makes the folder durable now\n"
-    "/quit         ends, as /exit and the end of the input do\n"
-    "//text        a message that begins with a slash\n"
-    "A line that ends with a backslash goes on with the next. Ctrl-C stops an answer.\n";
-constexpr const char* kCommands = "/help, /read, /recall, /memory, /forget, /save, /quit";
+constexpr std::array kCommands{
+    ChatCommand{"/help", nullptr, "lists the commands", nullptr},
+    ChatCommand{"/read", "FILE", "puts a text of any length before your next message",
+                "say which file: /read book.txt"},
+    ChatCommand{"/recall", nullptr, "what was recalled for the last answer, and its weight",
+                nullptr},
+    ChatCommand{"/memory", nullptr, "what is in the memory, and where", nullptr},
+    ChatCommand{"/memories", nullptr, "the memories beside this one", nullptr},
+    ChatCommand{"/fork", "NAME", "keeps a second memory of what was said up to here",
+                "say a name: /fork draft"},
+    ChatCommand{"/forget", "TEXT", "never recalls the events with this text again, nor",
+                "say what: a text, tokens as 200:450, or an event's number (/recall lists them)"},
+    ChatCommand{"/save", nullptr, "makes the folder durable now", nullptr},
+    ChatCommand{"/quit", nullptr, "ends, as /exit and the end of the input do", nullptr},
+};
+
+std::string help_text() {
+  std::string text;
+  const auto add = [&](const std::string& what, const char* help) {
+    text += fmt::format("{:<13} {}\n", what, help);
+  };
+  for (const ChatCommand& c : kCommands) {
+    add(c.takes ? fmt::format("{} {}", c.name, c.takes) : c.name, c.help);
+    if (std::string_view(c.name) == "/forget")
+      add("", "an event (its number), or those of tokens A:B");
+  }
+  add("//text", "a message that begins with a slash");
+  return text +
+         "A line that ends with a backslash goes on with the next. Ctrl-C stops an answer.\n";
+}
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const ChatCommand& c : kCommands) names.emplace_back(c.name);
+  return names;
+}
 
 /// \return false where the conversation ends \throws Error for what cannot be done
-bool run_command(const std::string& line, const JsonFlag& out, Chat& chat) {
+bool run_command(const std::string& line, const JsonFlag& out, ChatSession& chat) {
   const std::size_t end = std::min(line.find_first_of(" \t"), line.size());
-  const std::string name = line.substr(0, end);
+  std::string name = line.substr(0, end);
   const std::size_t first = line.find_first_not_of(" \t", end);
   const std::size_t last = line.find_last_not_of(" \t\r");
   const std::string rest = first == std::string::npos ? "" : line.substr(first, last + 1 - first);
-  const auto require = [&](bool there, const char* what) {
-    if (there == rest.empty())
-      throw ConfigError(there ? fmt::format("{}: say {}", name, what)
-                              : fmt::format("{}: takes nothing; '{}' is too much", name, rest));
-  };
-  if (name == "/read") {
-    require(true, "which file: /read book.txt");
-    chat.note(chat.add_file(rest));
-  } else if (name == "/forget") {
-    require(true, "which tokens: /forget 200:450 (/recall lists events with theirs)");
-    out.say(chat.forget(rest));
-  } else if (name == "/exit" || name == "/quit") {
-    require(false, "");
-    return false;
-  } else if (name == "/help") {
-    out.say(kHelp);
-  } else if (name == "/memory") {
-    require(false, "");
-    out.say(chat.memory_text());
-  } else if (name == "/recall" || name == "/events") {
-    require(false, "");
-    out.say(chat.recalled_text());
-  } else if (name == "/save") {
-    require(false, "");
-    out.say(chat.save());
-  } else {
+  const std::string said = name;
+  if (name == "/exit") name = "/quit";
+  if (name == "/events") name = "/recall";
+  const auto command = std::find_if(kCommands.begin(), kCommands.end(),
+                                    [&](const ChatCommand& c) { return name == c.name; });
+  if (command == kCommands.end())
     throw ConfigError(
         fmt::format("there is no command {}; there are {}, and a message that begins "
                     "with a slash is written //text",
-                    on_one_line(name), kCommands));
+                    on_one_line(name), fmt::join(command_names(), ", ")));
+  if (rest.empty() && command->missing)
+    throw ConfigError(fmt::format("{}: {}", name, command->missing));
+  if (!rest.empty() && !command->takes && name != "/help")
+    throw ConfigError(fmt::format("{}: takes nothing; '{}' is too much", said, rest));
+  if (name == "/quit") return false;
+  if (name == "/read") {
+    chat.note(chat.add_file(rest));
+    return true;
   }
+  out.say(name == "/help"       ? help_text()
+          : name == "/recall"   ? chat.recalled_text()
+          : name == "/memory"   ? chat.memory_text()
+          : name == "/memories" ? chat.memories_text()
+          : name == "/fork"     ? chat.fork(rest)
+          : name == "/forget"   ? chat.forget(rest)
+                                : chat.save());
   return true;
 }
 
@@ -374,14 +142,20 @@ void run(const ChatCommandFlags& flags) {
     const auto memory = kept_memory(flags, engine->config());
     engine->attach(memory, memory->tokens() + flags.max_tokens);
   }
-  Chat chat(flags, *engine, options);
-  const Input input(flags.common.quiet);
+  ChatSession chat(flags, *engine, options);
+  LineInput input({.prompts = !flags.common.quiet,
+                   .edits = !flags.json.on_stdout(),
+                   .history = flags.no_history ? std::filesystem::path()
+                                               : LineHistory::file_named("chat_history"),
+                   .completions = command_names()});
   chat.note(fmt::format("{}{}; an answer ends with its turn, or at {} tokens. /help lists commands",
                         sampling_text(options.sampling),
                         of_model.source.empty() ? "" : " (" + of_model.source + ")",
                         options.max_new));
   std::string message;
-  while (input.next(message)) {
+  while (next_message(input, message)) {
+    if (const std::string trouble = input.trouble(); !trouble.empty())
+      chat.note("no history is kept: " + trouble);
     if (message.find_first_not_of(" \t\r\n") == std::string::npos) continue;
     ChatPrompt prompt;
     try {
@@ -412,12 +186,16 @@ void add_chat(Command& app) {
       "slash "
       "is a command:\n/help lists them, '/read FILE' puts a text before the next message, '/quit' "
       "ends. Ctrl-C stops an\nanswer. With --memory-dir the conversation is kept in a folder after "
-      "each answer, and goes on there\nthe next time.\n\n"
+      "each answer, and goes on there\nthe next time. In a terminal lines can be edited and called "
+      "back, also those of earlier chats.\n\n"
       "Examples:\n"
       "  episodic chat --model M --memory-dir talks.mem\n"
       "  printf '/read book.txt\\nWho wrote the letter?\\n' | episodic chat --model M --quiet");
   flags->model.add_to(sub);
   sub.option("--memory-dir", flags->dir, "Folder in which the conversation is kept");
+  sub.option(
+      "--memories", flags->memories,
+      "Folder of memories for /memories and /fork (default: the one that --memory-dir is in)");
   add_count(sub, "--max-tokens", flags->max_tokens,
             "Tokens that may still come: a device takes its room for them at the start", 1);
   sub.option("--system", flags->chat.system, "The system's message");
@@ -425,6 +203,8 @@ void add_chat(Command& app) {
              "More variables of the template as JSON, such as {\"enable_thinking\": false}");
   flags->generation.add_to(sub, GenerationFlags::Otherwise::model);
   flags->grammar.add_to(sub);
+  sub.flag("--no-history", flags->no_history,
+           "Keep none of the lines that are typed (else in $XDG_STATE_HOME/episodic/chat_history)");
   flags->json.add_to(sub, "All turns as JSON");
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -17,21 +17,33 @@ double attention_of(const std::vector<RecalledEvent>& events) {
 
 }  // namespace
 
-std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event) {
+std::string event_text(const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of,
+                       const Tokenizer& tokenizer, TokenRange event) {
   const std::int64_t first = std::max<std::int64_t>(0, event.start - 1);
-  return event_text(tokenizer, memory.token_ids(first, event.end - first), first, event);
+  return event_text(tokenizer, ids_of({first, event.end}), first, event);
+}
+
+std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event) {
+  return event_text([&](TokenRange r) { return memory.token_ids(r.start, r.size()); }, tokenizer,
+                    event);
 }
 
 Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                    const Tokenizer& tokenizer) {
+  return recalled_json(events, memory,
+                       [&](TokenRange event) { return event_text(memory, tokenizer, event); });
+}
+
+Json recalled_json(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
+                   const EventText& text) {
   Json all = Json::array();
   const double total = attention_of(events);
   for (const RecalledEvent& e : events) {
-    Json one{{"event", e.event},    {"start", e.tokens.start},
-             {"end", e.tokens.end}, {"text", event_text(memory, tokenizer, e.tokens)},
-             {"layers", e.layers},  {"rank", e.rank}};
+    Json one{{"event", e.event},       {"start", e.tokens.start}, {"end", e.tokens.end},
+             {"text", text(e.tokens)}, {"layers", e.layers},      {"rank", e.rank}};
     if (total > 0) one["attention"] = e.attention / total;
-    if (memory.scopes() > 1) one["kv_head"] = e.scope % memory.shape().n_kv_heads;
+    if (memory.config().scope == EventScope::head)
+      one["kv_head"] = e.scope % memory.shape().n_kv_heads;
     all.push_back(std::move(one));
   }
   return all;
@@ -47,6 +59,12 @@ std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of
 
 std::string recalled_table(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                            const Tokenizer& tokenizer) {
+  return recalled_table(events, memory,
+                        [&](TokenRange event) { return event_text(memory, tokenizer, event); });
+}
+
+std::string recalled_table(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
+                           const EventText& text) {
   constexpr std::size_t kShown = 12, kText = 80;
   if (events.empty()) return "nothing was recalled: all that was read is in the window\n";
   const double total = attention_of(events);
@@ -58,8 +76,7 @@ std::string recalled_table(const std::vector<RecalledEvent>& events, const Episo
         "{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n",
         total > 0 ? fmt::format("{:.1f}%", 100 * e.attention / total) : std::string("-"), e.rank,
         e.event, fmt::format("{}:{}", e.tokens.start, e.tokens.end),
-        layers_text(e.layers, memory.shape().n_layers),
-        excerpt_of(event_text(memory, tokenizer, e.tokens), kText));
+        layers_text(e.layers, memory.shape().n_layers), excerpt_of(text(e.tokens), kText));
   }
   if (events.size() > kShown)
     out += fmt::format("and {} more; --json lists all\n", events.size() - kShown);

@@ -3,6 +3,7 @@
 // Which events an answer was recalled from, as the programs show it.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,17 +14,28 @@
 
 namespace episodic::tools {
 
-/// Text of an event out of its memory; empty where its tokens are unknown or forgotten.
+/// Text of an event out of tokens that `ids_of` knows, negative where they are unknown or
+/// forgotten: the text is then empty.
+std::string event_text(const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of,
+                       const Tokenizer& tokenizer, TokenRange event);
+/// The same out of its memory.
 std::string event_text(const EpisodicMemory& memory, const Tokenizer& tokenizer, TokenRange event);
+
+/// Text of an event by its tokens, wherever these are kept; empty where it is not known.
+using EventText = std::function<std::string(TokenRange)>;
 
 /// [{"event", "start", "end", "text", "layers", "rank"}], with "attention", the share of what all
 /// of them received, where it is known; events of single heads have "kv_head" too.
 Json recalled_json(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                    const Tokenizer& tokenizer);
+Json recalled_json(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
+                   const EventText& text);
 
 /// The best of them as a table for people, each with the beginning of its text.
 std::string recalled_table(const std::vector<RecalledEvent>& events, const EpisodicMemory& memory,
                            const Tokenizer& tokenizer);
+std::string recalled_table(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
+                           const EventText& text);
 
 /// "layers 2, 3": a list of numbers behind its word. "all 24 layers" where it is all of them.
 std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of);

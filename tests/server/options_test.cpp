@@ -215,3 +215,113 @@ TEST_CASE("serve: answers that would take more memory than there is wait, or are
   }
   REQUIRE(scheduler.answer(work).result.ids.size() == 24);
 }
+
+TEST_CASE("serve: an answer calls tools, by itself or because it must") {
+  const TempDir dir;
+  // Hermes' form, which many templates have
+  make_chat_model(
+      dir / "model",
+      "{% if tools %}You may call <tools>{% for t in tools %}{{ t | tojson }}{% endfor %}"
+      "</tools> as <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>\n{% endif %}"
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+      "{% for c in m.tool_calls %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
+      "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  const auto engine = engine_of(dir / "model");
+  Service service(*engine);
+  const Running running(service);
+  const json tools = json::parse(R"([
+    {"type": "function", "function": {"name": "weather", "description": "of a town", "parameters":
+      {"type": "object", "properties": {"town": {"enum": ["Rome", "Oslo"]}, "days": {"type":
+      "integer", "minimum": 1, "maximum": 9}}, "required": ["town", "days"],
+      "additionalProperties": false}}},
+    {"type": "function", "function": {"name": "time", "parameters": {"type": "object",
+      "properties": {}, "additionalProperties": false}}}])");
+  json body{{"messages", {say("user", "What is the weather in Rome?")}},
+            {"tools", tools},
+            {"max_tokens", 200},
+            {"temperature", 1},
+            {"seed", 3}};
+  const auto ask = [&](const json& asked) {
+    const auto [status, answer] = post(running, "/v1/chat/completions", asked.dump());
+    INFO(answer.dump());
+    REQUIRE(status == 200);
+    return answer["choices"][0];
+  };
+  const auto check = [&](const json& call) {
+    REQUIRE(call["type"] == "function");
+    REQUIRE(!call["id"].get<std::string>().empty());
+    const json arguments = json::parse(call["function"]["arguments"].get<std::string>());
+    if (call["function"]["name"] == "time") {
+      REQUIRE(arguments == json::object());
+      return;
+    }
+    REQUIRE(call["function"]["name"] == "weather");
+    REQUIRE((arguments["town"] == "Rome" || arguments["town"] == "Oslo"));
+    REQUIRE(arguments["days"] >= 1);
+    REQUIRE(arguments["days"] <= 9);
+  };
+  // by itself: what this small model says is no call, and is its answer
+  const json plain = ask(body);
+  REQUIRE(plain["message"]["content"].is_string());
+  REQUIRE(!plain["message"].contains("tool_calls"));
+
+  for (const json& choice :
+       {json("required"),
+        json::parse(R"({"type": "function", "function": {"name": "weather"}})")}) {
+    json forced = body;
+    forced["tool_choice"] = choice;
+    forced["parallel_tool_calls"] = false;
+    const json answer = ask(forced);
+    REQUIRE(answer["finish_reason"] == "tool_calls");
+    REQUIRE(answer["message"]["content"].is_null());
+    REQUIRE(answer["message"]["tool_calls"].size() == 1);
+    check(answer["message"]["tool_calls"][0]);
+    if (choice.is_object())
+      REQUIRE(answer["message"]["tool_calls"][0]["function"]["name"] == "weather");
+
+    // a stream has the same call
+    json stream = forced;
+    stream["stream"] = true;
+    const auto events =
+        running.client().Post("/v1/chat/completions", stream.dump(), "application/json");
+    std::string name, arguments, finish;
+    for (std::size_t at = 0; (at = events->body.find("data: {", at)) != std::string::npos; ++at) {
+      const std::string line = events->body.substr(at + 6, events->body.find('\n', at) - at - 6);
+      const json part = json::parse(line)["choices"][0];
+      for (const json& call : part["delta"].value("tool_calls", json::array())) {
+        REQUIRE(call["index"] == 0);
+        name += call["function"].value("name", "");
+        arguments += call["function"].value("arguments", "");
+      }
+      if (part["finish_reason"].is_string()) finish = part["finish_reason"];
+    }
+    REQUIRE(finish == "tool_calls");
+    const json& whole = answer["message"]["tool_calls"][0]["function"];
+    REQUIRE(name == whole["name"]);
+    REQUIRE(arguments == whole["arguments"]);
+
+    // and the conversation continues behind what the tool said
+    json next = body;
+    next["messages"].push_back(answer["message"]);
+    next["messages"].push_back({{"role", "tool"},
+                                {"tool_call_id", answer["message"]["tool_calls"][0]["id"]},
+                                {"content", "Sunny."}});
+    REQUIRE(!ask(next)["message"]["content"].get<std::string>().empty());
+  }
+  json none = body;
+  none["tool_choice"] = "none";
+  REQUIRE(!ask(none)["message"].contains("tool_calls"));
+  const auto refused = [&](const char* field, const json& value) {
+    json bad = body;
+    bad[field] = value;
+    const auto [status, answer] = post(running, "/v1/chat/completions", bad.dump());
+    INFO(answer.dump());
+    REQUIRE(status == 400);
+    REQUIRE(answer["error"]["param"] == field);
+  };
+  refused("tools", json::array({5}));
+  refused("tools", "weather");
+  refused("tools", json::parse(R"([{"type": "function", "function": {"name": "a b"}}])"));
+  refused("tool_choice", "sometimes");
+  refused("tool_choice", json::parse(R"({"type": "function", "function": {"name": "tide"}})"));
+}

@@ -350,25 +350,25 @@ TEST_CASE("serve: what a template may read of a message reaches it") {
   std::vector<std::int64_t> ids = prompt.text;
   ids.insert(ids.end(), prompt.question.begin(), prompt.question.end());
   REQUIRE(ids == engine->tokenizer().encode("user bob: a\nassistant: hm\nassistant: "
-                                            "f{\"z\": 1, \"a\": [2]}g\"no json\"\ntool: 5c1\n"
+                                            "f{\"z\": 1, \"a\": [2]}g\"no json\"\ntool f: 5c1\n"
                                             "user: b\n",
                                             false));
 }
 
-TEST_CASE("serve: a template that drops what a tool said, and an answer that is begun") {
+TEST_CASE("serve: what a tool said reaches a template that has no form for it") {
   const TempDir dir;
   make_chat_model(dir / "model",
                   "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}\n{% endif %}"
                   "{% endfor %}");
   const auto engine = engine_of(dir / "model");
   Service service(*engine);
-  const json tool{{"messages", {say("user", "a"), say("tool", "5"), say("user", "b")}}};
-  try {
-    service.prepare(parse_request(RequestKind::chat, tool.dump(), {}));
-    FAIL("taken");
-  } catch (const RequestError& e) {
-    REQUIRE(e.parameter() == "messages[1].role");
-  }
+  const json tool{
+      {"messages", {say("user", "a"), say("tool", "the answer is 5"), say("user", "b")}}};
+  const ChatPrompt prompt =
+      service.prepare(parse_request(RequestKind::chat, tool.dump(), {})).work.prompt;
+  std::vector<std::int64_t> ids = prompt.text;
+  ids.insert(ids.end(), prompt.question.begin(), prompt.question.end());
+  REQUIRE(mentions(engine->tokenizer().decode(ids), "the answer is 5"));
   REQUIRE(refused(RequestKind::chat, {{"messages", {say("user", "a"), say("assistant", "b")}}}) ==
           "messages");
 }

@@ -166,6 +166,34 @@ TEST_CASE("streamed text is the decoded text, cut between characters") {
   }
 }
 
+TEST_CASE("a stream leaves special tokens out, except those that are to be shown") {
+  std::size_t seen = 0;
+  for (const Json& kind : vectors()["kinds"]) {
+    const auto tokenizer = load(tokenizer_of(kind));
+    std::vector<std::int64_t> special;
+    for (std::int64_t id = 0; id < tokenizer->vocab_size(); ++id)
+      if (tokenizer->decode({id}, true) != tokenizer->decode({id}, false)) special.push_back(id);
+    if (special.size() < 2) continue;
+    ++seen;
+    const Ids word = tokenizer->encode("the", false);
+    Ids ids = word;
+    ids.insert(ids.end(), {special[0], special[1]});
+    ids.insert(ids.end(), word.begin(), word.end());
+    const auto streamed = [&](std::vector<std::int64_t> shown) {
+      StreamDecoder stream(*tokenizer, std::move(shown));
+      std::string text;
+      for (const std::int64_t id : ids) text += stream.push(id);
+      return text + stream.finish();
+    };
+    INFO(kind["name"].get<std::string>());
+    CHECK(streamed({}) == tokenizer->decode(ids));
+    CHECK(streamed({special[1]}) == tokenizer->decode(word) +
+                                        tokenizer->decode({special[1]}, false) +
+                                        tokenizer->decode(word));
+  }
+  CHECK(seen > 0);
+}
+
 TEST_CASE("an id out of range is a DataError and leaves a stream as it was") {
   const auto tokenizer = load(tokenizer_named("llama2"));
   CHECK_THROWS_AS(tokenizer->decode({tokenizer->vocab_size()}), DataError);

@@ -2,6 +2,10 @@
 // generate --chat and ask --chat: the prompt that the model's template makes, read as text is.
 #include "support/test.hpp"
 
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
 #include "program.hpp"
 
 using namespace program;
@@ -218,10 +222,15 @@ TEST_CASE("a mistake in a chat is a line, and the conversation goes on") {
       {"/read " + folder, "it is a directory"},
       {"/read " + folder + "/binary", "is binary"},
       {"/read -", "stdin is the conversation itself"},
-      {"/forget", "/forget: say which tokens"},
-      {"/forget 3:x", "/forget 3:x: expected A or A:B"},
+      {"/forget", "/forget: say what: a text, tokens"},
+      {"/forget nowhere in it", "/forget: 'nowhere in it' is nowhere in what was read"},
+      {"/forget 7", "/forget 7: there is no such event, there are 0"},
+      {"/forget \"\"", "/forget: the text is empty"},
       {"/forget 9:3", "the end must be past the start"},
       {"/save", "/save: there is no folder"},
+      {"/memories", "/memories: this conversation is not kept"},
+      {"/fork", "/fork: say a name"},
+      {"/fork draft", "/fork: there is no folder"},
       {"/memory now", "/memory: takes nothing"},
       {"/recall 3", "/recall: takes nothing"},
   };
@@ -260,21 +269,42 @@ TEST_CASE("a chat's commands say what there is, and a slash can be sent") {
   REQUIRE(json["turns"].size() == 2);
   CHECK(json["turns"][1]["message"] == "/quit is a word");
   CHECK_FALSE(json.contains("refused"));
-  for (const char* part :
-       {"/read FILE", "//text", "of text wait for your next message",
-        "events were recalled for the last answer\n  event ", ", in 1 layers, at best ",
-        "not kept: --memory-dir", "events forgotten\n"})
+  for (const char* part : {"/read FILE", "//text", "of text wait for your next message",
+                           "events were recalled for the last answer\nattention ", "%     1 ",
+                           "not kept: --memory-dir", "events forgotten\n  event "})
     check_says(run.out, part);
   for (const char* part : {"greedy; an answer ends with its turn, or at 3 tokens", "/help",
                            "before your next message", "cut at 3 tokens"})
     check_says(run.err, part);
-  // the text of the event that is named first
-  const std::size_t event = run.out.find("  event "), colon = run.out.find(".: ", event) + 3;
-  const std::string text = run.out.substr(colon, run.out.find('\n', colon) - colon);
-  CHECK(text.size() > 10);
-  std::string read = some_book(120);
-  for (std::size_t at; (at = read.find("\n")) != std::string::npos;) read.replace(at, 1, "\\n");
-  check_says(read, text);
+  // every row has the text of its event, where that was read; the weights fall and add up
+  std::string read = "user: " + some_book(120) + "\nWhat did the doctor do?\nanswer: ";
+  std::replace(read.begin(), read.end(), '\n', ' ');
+  const Json& recalled = json["turns"][0]["recalled"];
+  REQUIRE(recalled.size() > 3);
+  double sum = 0, before = 1;
+  for (const Json& e : recalled) {
+    std::string text = e["text"];
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    const bool whole = text.find("\xEF\xBF\xBD") == std::string::npos;  // no cut character
+    if (whole) check_says(read, text);
+    const double attention = e["attention"];
+    CHECK(attention <= before);
+    before = attention;
+    sum += before;
+  }
+  CHECK(std::abs(sum - 1) < 1e-9);
+  std::istringstream lines(run.out.substr(run.out.find("events were recalled")));
+  std::string row;
+  for (int i = 0; i < 3; ++i) std::getline(lines, row);  // the best one
+  const Json& best = recalled[0];
+  const auto number = [](const Json& of) { return std::to_string(of.get<int>()); };
+  std::istringstream words(row);
+  std::string attention, rank, event, tokens;
+  words >> attention >> rank >> event >> tokens;
+  CHECK(std::abs(std::stod(attention) - 100 * best["attention"].get<double>()) < 0.06);
+  CHECK(rank == number(best["rank"]));
+  CHECK(event == number(best["event"]));
+  CHECK(tokens == number(best["start"]) + ":" + number(best["end"]));
 
   // from a folder: what was read before this call is recalled with its text, and edits are kept
   const std::string kept = " --quiet --memory-dir " + quoted((chat.scratch / "m").string());
@@ -282,7 +312,7 @@ TEST_CASE("a chat's commands say what there is, and a slash can be sent") {
   const Run later = chat("What did the doctor do?\n/recall\n/save\n/memory\n/forget 40:60\n",
                          "--max-new 3" + kept);
   INFO(later.err);
-  check_says(later.out, "  event ");
+  check_says(later.out, "events were recalled for the last answer\nattention ");
   check_says(later.out, "as after every answer");
   check_says(later.out, "; kept in ");
   check_says(later.out, "events forgotten");
@@ -296,6 +326,108 @@ TEST_CASE("a chat's commands say what there is, and a slash can be sent") {
   check_says(full.out, "there is no memory");
   check_says(full.out, "nothing was recalled");
   CHECK(one_line(full.err));
+}
+
+TEST_CASE("a chat lists the memories beside its own, and forks it") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  const fs::path folder = chat.scratch / "memories", away = chat.scratch / "away";
+  fs::create_directories(folder / "no memory");
+  fs::create_directories(folder / "damaged");
+  put(folder / "damaged" / "manifest.json", "{");
+  put(folder / "file", "");
+  fs::create_directories(away);
+  const std::string kept = "--max-new 3 --quiet --memory-dir " + quoted((folder / "talk").string());
+  const Run run = chat(
+      "Who came?\n/fork draft\nAnd then?\n/memories\n/fork draft\n/fork ../out\n"
+      "/fork .hidden\n",
+      kept + "/");
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  const auto tokens = [](const fs::path& dir) {
+    return json_of("inspect " + quoted(dir.string()))["tokens"].get<int>();
+  };
+  CHECK(tokens(folder / "draft") < tokens(folder / "talk"));
+  CHECK(fs::exists(folder / "out") == false);
+  CHECK(fs::exists(chat.scratch / "out") == false);
+  check_says(run.out, "draft has this conversation up to here; this one goes on in ");
+  const std::size_t list = run.out.find("memories in " + folder.string() + "\n");
+  REQUIRE(list != std::string::npos);
+  std::istringstream lines(run.out.substr(list));
+  std::string line;
+  std::getline(lines, line);
+  std::getline(lines, line);
+  check_says(line, "  damaged  cannot be read: ");
+  std::getline(lines, line);
+  check_says(line, "  draft    ");
+  check_says(line, std::to_string(tokens(folder / "draft")) + " tokens");
+  std::getline(lines, line);
+  check_says(line, "  talk     ");
+  check_says(line, std::to_string(tokens(folder / "talk")) + " tokens");
+  check_says(line, "this conversation");
+  CHECK_FALSE(std::getline(lines, line));
+  check_says(run.err, "draft: is there already; choose another name");
+  check_says(run.err, "'../out' is no name of a memory");
+  check_says(run.err, "'.hidden' is no name of a memory");
+  CHECK(std::count(run.err.begin(), run.err.end(), '\n') == 3);
+
+  // another folder; the fork is a conversation that goes on
+  const Run there = chat("Why?\n/memories\n/fork two\n/memories\n",
+                         "--max-new 3 --quiet --memory-dir " + quoted((folder / "draft").string()) +
+                             " --memories " + quoted(away.string()));
+  INFO(there.err);
+  check_says(there.out, away.string() + ": there are no memories\n");
+  check_says(there.out, "\n  two  ");
+  CHECK(tokens(away / "two") == tokens(folder / "draft"));
+  check_says(chat("/memories\n", "--memories " + quoted((chat.scratch / "none").string())).err,
+             "none: cannot be read");
+}
+
+TEST_CASE("a chat forgets a text, an event or tokens, and says what stays") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const ChatRun chat(*shipped);
+  const std::string book = some_book(60);
+  put(chat.scratch / "book", book + "The heron stood\nin the reeds. " + book +
+                                 "They counted 9315 doors. " + book + "The last heron flew.");
+  const std::string small = "--max-new 3 --memory " + quoted(kSmallMemory);
+  const std::string kept = " --memory-dir " + quoted((chat.scratch / "m").string());
+  const std::string read = "/read " + (chat.scratch / "book").string() + "\nWho?\n";
+  const Run run = chat(read +
+                           "/forget heron stood in the\n/forget heron stood in the\n"
+                           "/forget \"9315\"\n/forget HERON\n/forget 3\n/forget 3\n"
+                           "/forget last heron flew\n",
+                       small + kept + " --quiet");
+  INFO(run.out << run.err);
+  REQUIRE(run.status == 0);
+  std::vector<std::string> said;  // each command's first line
+  std::istringstream lines(run.out);
+  for (std::string line; std::getline(lines, line);)
+    if (line.ends_with(" forgotten")) said.push_back(line);
+  const auto count = [](const std::string& line) { return std::stoi(line); };
+  REQUIRE(said.size() == 5);
+  CHECK(count(said[0]) >= 1);
+  CHECK(count(said[0]) <= 3);  // of the one place, over a line break
+  CHECK(count(said[1]) >= 1);  // a number as a text
+  CHECK(said[2] == "1 event forgotten");
+  CHECK(said[3] == "0 events forgotten");  // the same one again
+  CHECK(said[4] == "0 events forgotten");
+  check_says(run.out, "1 place is in the window");
+  check_says(run.err, "/forget: 'HERON' is nowhere in what was read");
+  const std::string again = "/forget: 'heron stood in the' is nowhere in what was read, or is";
+  check_says(run.err, again);
+  check_says(run.out, "in the reeds.");  // the text of what went
+  const Json inspected = json_of("inspect " + quoted((chat.scratch / "m").string()));
+  CHECK(inspected.dump().find("\"forgotten\":0") == std::string::npos);
+  // and of an earlier process, by the folder's tokens: nothing is left to forget
+  check_says(chat("/forget heron stood in the\n", "--quiet" + kept).err, again);
+
+  // without a folder
+  const Run own = chat(read + "/forget heron stood\n/recall\n", small + " --quiet");
+  INFO(own.out << own.err);
+  CHECK(own.err.empty());
+  check_says(own.out, " forgotten\n  event ");
 }
 
 TEST_CASE("Ctrl-C ends an answer or takes back what is read, not the chat") {

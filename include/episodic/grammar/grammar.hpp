@@ -4,6 +4,8 @@
 /// Grammars that an answer may be held to: GBNF, JSON schemas, any JSON object.
 
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace episodic {
@@ -46,5 +48,16 @@ Grammar grammar_of_json_schema(std::string_view schema);
 
 /// Any JSON object. A grammar cannot see that a key comes twice.
 Grammar grammar_of_json_object();
+
+/// JSON of a schema between two literal texts.
+struct JsonInText {
+  std::string prefix, schema, suffix;
+};
+
+/// One of these, or with `several` one and more of them with `separator` between, and `end` behind:
+/// what an answer is that must call a tool.
+/// \throws ConfigError as grammar_of_json_schema, and where there is none of them
+Grammar grammar_of_json_in_text(std::span<const JsonInText> choices, std::string_view separator,
+                                std::string_view end, bool several);
 
 }  // namespace episodic

@@ -26,6 +26,7 @@
 #include "episodic/server/scheduler.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/text/chat_template.hpp"
+#include "episodic/text/tool_calls.hpp"
 
 namespace episodic::server {
 
@@ -40,6 +41,15 @@ struct AnswerFormat {
   auto operator<=>(const AnswerFormat&) const = default;
 };
 
+/// Tools that an answer may call, and how its calls are found in its text.
+struct ToolUse {
+  ToolCallFormat format;
+  std::vector<Tool> tools;
+  std::string begin;      ///< of a forced call: stands at the end of the prompt
+  bool thinking = false;  ///< the answer begins within what the model thinks
+  bool parallel = true;   ///< more than one call
+};
+
 /// What a client asks for.
 struct Request {
   RequestKind kind = RequestKind::completion;
@@ -47,6 +57,9 @@ struct Request {
   std::optional<std::vector<std::int64_t>> ids;  ///< or tokens
   std::vector<ChatMessage> messages;             ///< of a chat
   std::string variables;                         ///< of a chat's template, as JSON; may be empty
+  std::vector<Tool> tools;                       ///< of a chat
+  ToolChoice tool_choice;
+  bool parallel_tool_calls = true;
   GenerateOptions options;
   std::optional<AnswerFormat> format;  ///< nothing: any text
   std::size_t choices = 1;             ///< answers to the same prompt, each with a seed of its own
@@ -63,6 +76,7 @@ struct Job {
   Work work;
   /// Of a request that keeps its turn: committed once it is answered whole.
   std::shared_ptr<MemoryWriter> writer;
+  std::shared_ptr<const ToolUse> tools;  ///< null: the answer calls none
 };
 
 /// Makes work of requests, and has it done. Safe to use from several threads.
@@ -88,7 +102,9 @@ class Service {
   /// The tokens of a request's prompt alone. \param goes_on behind what a memory holds: without the
   /// token that begins a sequence \throws RequestError where the model has no chat format or
   /// refuses the messages
-  ChatPrompt prompt_of(const Request& request, bool goes_on) const;
+  ChatPrompt prompt_of(const Request& request, bool goes_on);
+  /// A chat as the model reads it, as text. \throws RequestError as prompt_of
+  std::string rendered(const Request& request);
   /// Takes a place, and waits for the answer; commits it where it is to be stored.
   Served answer(const Request& request);
 
@@ -99,6 +115,8 @@ class Service {
   std::shared_ptr<const TokenGrammar> grammar(const AnswerFormat& format);
   /// Bytes of the model's tokens. \throws FileError where it has no tokenizer
   std::shared_ptr<const TokenTrie> tokens();
+  /// How the model's chat format writes tools. \throws RequestError where there is none
+  const ToolCallFormat& tool_call_format() const;
   /// The model's chat format. \throws RequestError where there is none
   const ChatTemplate& chat_template() const;
 
@@ -109,9 +127,16 @@ class Service {
   const std::shared_ptr<const Model>& shared_model() const { return model_; }
 
  private:
+  ChatPrompt prompt_of(const Request& request, bool goes_on, Job& job);
+  std::shared_ptr<const TokenGrammar> grammar_of_calls(const ForcedCalls& forced, bool several);
+  ChatPrompt chat_prompt_of(const Request& request, bool goes_on, Job& job);
+  RenderedPrompt render_calls(const Request& request, bool may_call) const;
+
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<StartingPoint> start_;
   Memories* const memories_;
+  mutable std::once_flag tools_read_;
+  mutable std::optional<ToolCallFormat> tool_call_format_;
   std::mutex grammar_mutex_;
   std::shared_ptr<const TokenTrie> tokens_;
   /// The last ones asked for, newest first.

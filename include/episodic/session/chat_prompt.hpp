@@ -36,6 +36,11 @@ ChatPrompt conversation_prompt(const ChatTemplate& chat_template, const Tokenize
                                std::span<const ChatMessage> messages, const std::string& variables,
                                bool goes_on);
 
+/// The same for a conversation that is rendered already (ToolCallFormat::render). \param question
+/// the last message's text, if it is a user's; else empty
+ChatPrompt rendered_prompt(const Tokenizer& tokenizer, RenderedPrompt rendered,
+                           const std::string& question, bool goes_on);
+
 /// A rendered conversation's tokens, those of its question apart. They are the tokens of the whole:
 /// where a token reaches over both, it is the question's. \param opens whether it opens a sequence
 ChatPrompt in_two_steps(const Tokenizer& tokenizer, const RenderedPrompt& rendered,

@@ -64,6 +64,9 @@ struct GenerateOptions {
   std::shared_ptr<const TokenGrammar> grammar;
   /// Keep the log-probability of each token, and of so many of the likeliest; negative: nothing.
   std::int64_t logprobs = -1;
+  /// Special tokens whose text is part of the answer's (ToolCallFormat::shown_tokens); others have
+  /// none.
+  std::vector<std::int64_t> shown_tokens;
   TokenCallback on_token;
 };
 

@@ -67,6 +67,9 @@ class ChatTemplate {
   ChatTemplate(std::string_view source, std::string name,
                std::map<std::string, std::string> tokens = {});
 
+  /// The template as it was given.
+  const std::string& source() const;
+
   /// A conversation as the model reads it; `encode_prompt` makes its tokens. It takes time and
   /// memory in proportion to the messages, whatever the template is.
   /// \throws DataError naming file and line for what the template itself refuses (two messages of a

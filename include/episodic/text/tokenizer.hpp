@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "episodic/base/inline.hpp"
@@ -60,16 +61,19 @@ class Tokenizer {
 };
 
 /// Streaming decode: returns the text that became certain with each id, holding back incomplete
-/// UTF-8 sequences.
+/// UTF-8 sequences. Special tokens have no text, except those that are to be shown.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  /// \param shown special tokens whose text is wanted, such as those that mark calls of tools
+  explicit StreamDecoder(const Tokenizer& tokenizer, std::vector<std::int64_t> shown = {})
+      : tokenizer_(&tokenizer), shown_(std::move(shown)) {}
   std::string push(std::int64_t id);
   /// What is still held back.
   std::string finish();
 
  private:
   const Tokenizer* tokenizer_;
+  std::vector<std::int64_t> shown_;
   std::vector<std::int64_t> ids_;
   std::size_t emitted_ = 0;  // bytes of the decoded text already returned
 };

@@ -26,6 +26,7 @@ void complete(RouteContext& context, RequestKind kind, Exchange& exchange,
     head.tokenizer = &context.service.model().tokenizer();
   }
   Job job = context.service.prepare(request);
+  head.tools = job.tools;
   const auto asked =
       context.answering.ask(std::move(place), std::move(job),
                             std::make_unique<OpenAiForm>(std::move(head)), request.choices);

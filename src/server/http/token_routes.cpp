@@ -113,14 +113,7 @@ void detokenize(RouteContext& context, Exchange& exchange, httplib::Response& re
 
 void apply_template(RouteContext& context, Exchange& exchange, httplib::Response& response) {
   const Request request = parse_request(RequestKind::chat, exchange.body, context.options.defaults);
-  ChatOptions options;
-  options.variables = request.variables;
-  try {
-    answer_json(response,
-                {{"prompt", context.service.chat_template().render(request.messages, options)}});
-  } catch (const Error& e) {
-    throw RequestError(e.what(), "messages");
-  }
+  answer_json(response, {{"prompt", context.service.rendered(request)}});
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ namespace episodic::server {
 /// Fields that say nothing about the tokens of the answer, whatever they hold.
 inline constexpr std::string_view kIgnored[] = {
     "model", "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "parallel_tool_calls",
+    "prompt_cache_retention",
     // llama.cpp: where the prompt is kept, and how samplers behave that are not on
     "cache_prompt", "id_slot", "mirostat_tau", "mirostat_eta", "dynatemp_exponent", "xtc_threshold",
     "repeat_last_n", "dry_base", "dry_allowed_length", "dry_penalty_last_n",

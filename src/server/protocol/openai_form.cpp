@@ -18,6 +18,39 @@ Json choice_of(std::size_t index, const char* name, Json content, Json finish, J
   return choice;
 }
 
+Json call_json(const std::string& id, const std::string& name, const std::string& arguments) {
+  return {
+      {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
+}
+
+ToolCallParser parser_for(const ToolUse& use) {
+  ToolCallOptions options;
+  options.thinking = use.thinking;
+  return ToolCallParser(use.format, use.tools, options);
+}
+
+/// Puts the calls of a whole answer into its message. \return whether there are any
+bool take_calls(const ToolUse& use, const std::string& text, Json& message) {
+  ToolCallParser parser = parser_for(use);
+  std::vector<ToolCallEvent> events = parser.push(use.begin + text);
+  for (ToolCallEvent& event : parser.finish()) events.push_back(std::move(event));
+  std::string content;
+  Json calls = Json::array();
+  for (const ToolCallEvent& event : events) {
+    if (event.kind == ToolCallEvent::Kind::content) content += event.text;
+    if (event.index > 0 && !use.parallel) continue;
+    if (event.kind == ToolCallEvent::Kind::begun)
+      calls.push_back(call_json(event.id, event.name, ""));
+    if (event.kind == ToolCallEvent::Kind::arguments) {
+      Json& arguments = calls[event.index]["function"]["arguments"];
+      arguments = arguments.get<std::string>() + event.text;
+    }
+  }
+  message["content"] = content.empty() && !calls.empty() ? Json() : Json(content);
+  if (!calls.empty()) message["tool_calls"] = calls;
+  return !calls.empty();
+}
+
 }  // namespace
 
 Json OpenAiForm::usage(std::span<const Served> choices) {
@@ -88,8 +121,10 @@ Json OpenAiForm::whole(std::span<const Served> choices) {
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const GenerateResult& r = choices[i].result;
     Json known = logprobs_json(r.logprobs, 0);
-    Json choice = chat() ? choice_of(i, "message", {{"role", "assistant"}, {"content", r.text}},
-                                     finish_of(r.finish), std::move(known))
+    Json message{{"role", "assistant"}, {"content", r.text}};
+    const bool calls = head_.tools && take_calls(*head_.tools, r.text, message);
+    Json choice = chat() ? choice_of(i, "message", std::move(message),
+                                     calls ? "tool_calls" : finish_of(r.finish), std::move(known))
                          : choice_of(i, "text", r.text, finish_of(r.finish), std::move(known));
     if (head_.recall) choice["recalled"] = recalled_json(choices[i]);
     json["choices"].push_back(std::move(choice));
@@ -99,17 +134,57 @@ Json OpenAiForm::whole(std::span<const Served> choices) {
 }
 
 Json OpenAiForm::chunk(std::size_t choice, std::string_view text, Json finish, Json logprobs) {
+  Json delta = Json::object();
+  const bool first = begun_.size() <= choice || !begun_[choice];
+  if (first || !text.empty()) delta["content"] = text;
+  if (chat()) return chunk_of(choice, std::move(delta), std::move(finish), std::move(logprobs));
   if (begun_.size() <= choice) begun_.resize(choice + 1);
-  const bool first = !begun_[choice];
   begun_[choice] = true;
   Json json = head(true);
-  Json delta = Json::object();
-  if (first) delta["role"] = "assistant";
-  if (first || !text.empty()) delta["content"] = text;
-  json["choices"] = Json::array(
-      {chat() ? choice_of(choice, "delta", std::move(delta), std::move(finish), std::move(logprobs))
-              : choice_of(choice, "text", text, std::move(finish), std::move(logprobs))});
+  json["choices"] =
+      Json::array({choice_of(choice, "text", text, std::move(finish), std::move(logprobs))});
   return json;
+}
+
+Json OpenAiForm::chunk_of(std::size_t choice, Json delta, Json finish, Json logprobs) {
+  if (begun_.size() <= choice) begun_.resize(choice + 1);
+  Json whole = Json::object();
+  if (!begun_[choice]) whole["role"] = "assistant";
+  begun_[choice] = true;
+  whole.update(delta);
+  Json json = head(true);
+  json["choices"] = Json::array(
+      {choice_of(choice, "delta", std::move(whole), std::move(finish), std::move(logprobs))});
+  return json;
+}
+
+ToolCallParser& OpenAiForm::parser_of(std::size_t choice) {
+  const auto at = parsers_.find(choice);
+  if (at != parsers_.end()) return at->second;
+  ToolCallParser& parser = parsers_.emplace(choice, parser_for(*head_.tools)).first->second;
+  parser.push(head_.tools->begin);
+  return parser;
+}
+
+std::string OpenAiForm::events_of(std::size_t choice, const std::vector<ToolCallEvent>& found) {
+  std::string events;
+  for (const ToolCallEvent& event : found) {
+    if (event.kind == ToolCallEvent::Kind::content) {
+      if (!event.text.empty()) events += event_of(chunk(choice, event.text, nullptr));
+      continue;
+    }
+    const bool begun = event.kind == ToolCallEvent::Kind::begun;
+    if ((!begun && event.kind != ToolCallEvent::Kind::arguments) ||
+        (event.index > 0 && !head_.tools->parallel))
+      continue;
+    Json call{{"index", event.index}};
+    if (begun)
+      call.update(call_json(event.id, event.name, ""));
+    else
+      call["function"] = {{"arguments", event.text}};
+    events += event_of(chunk_of(choice, {{"tool_calls", Json::array({call})}}, nullptr, nullptr));
+  }
+  return events;
 }
 
 std::string OpenAiForm::progress(std::int64_t read, std::int64_t of) {
@@ -120,6 +195,7 @@ std::string OpenAiForm::progress(std::int64_t read, std::int64_t of) {
 }
 
 std::string OpenAiForm::part(std::size_t choice, const Part& part) {
+  if (head_.tools) return events_of(choice, parser_of(choice).push(part.text));
   const bool first = begun_.size() <= choice || !begun_[choice];
   if (part.text.empty() && !first && !part.logprobs) return {};
   if (!part.logprobs) return event_of(chunk(choice, part.text, nullptr));
@@ -130,9 +206,15 @@ std::string OpenAiForm::part(std::size_t choice, const Part& part) {
 }
 
 std::string OpenAiForm::end_of_choice(std::size_t choice, const Served& served) {
-  Json json = chunk(choice, "", finish_of(served.result.finish));
+  std::string before;
+  const char* finish = finish_of(served.result.finish);
+  if (head_.tools) {
+    before = events_of(choice, parser_of(choice).finish());
+    if (parser_of(choice).calls() > 0) finish = "tool_calls";
+  }
+  Json json = chunk(choice, "", finish);
   if (head_.recall) json["choices"][0]["recalled"] = recalled_json(served);
-  return event_of(json);
+  return before + event_of(json);
 }
 
 std::string OpenAiForm::end(std::span<const Served> choices) {

@@ -3,6 +3,7 @@
 // Answers of OpenAI's completions and chat completions.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +25,7 @@ class OpenAiForm final : public AnswerForm {
     bool logprobs = false;
     std::shared_ptr<const TokenTrie> tokens;  ///< their bytes, for log-probabilities
     const Tokenizer* tokenizer = nullptr;     ///< the same
+    std::shared_ptr<const ToolUse> tools;     ///< null: there are none to call
   };
   explicit OpenAiForm(Head head) : head_(std::move(head)) {}
 
@@ -44,10 +46,17 @@ class OpenAiForm final : public AnswerForm {
   Json logprobs_json(std::span<const Logprobs> of, std::size_t offset) const;
   /// A part of a stream. \param finish null but in the last one
   Json chunk(std::size_t choice, std::string_view text, Json finish, Json logprobs = nullptr);
+  Json chunk_of(std::size_t choice, Json delta, Json finish, Json logprobs);
 
   Head head_;
+  /// Finds the calls of a choice in its text, piece by piece.
+  ToolCallParser& parser_of(std::size_t choice);
+  /// The chunks of what a parser found.
+  std::string events_of(std::size_t choice, const std::vector<ToolCallEvent>& found);
+
   std::vector<bool> begun_;        // choices that sent their role
   std::vector<std::size_t> sent_;  // bytes of each choice
+  std::map<std::size_t, ToolCallParser> parsers_;
 };
 
 }  // namespace episodic::server

@@ -66,8 +66,6 @@ constexpr AsksForNothing kBoth[] = {
     {"kv_transfer_params", "[{}]"},
 };
 constexpr AsksForNothing kOfChat[] = {
-    {"tools", "[[]]"},
-    {"tool_choice", "[\"none\", \"auto\"]"},
     {"functions", "[[]]"},
     {"function_call", "[\"none\", \"auto\"]"},
     {"modalities", "[[\"text\"]]"},
@@ -294,6 +292,24 @@ void take_logprobs(Fields& fields, Request& request) {
   }
 }
 
+/// The tools of a chat, and whether it may or must call them.
+void take_tools(Fields& fields, Request& request) {
+  const auto read = [](const char* field, auto&& f) {
+    try {
+      f();
+    } catch (const ConfigError& e) {
+      throw RequestError(e.what(), field);
+    }
+  };
+  if (const json* tools = fields.find("tools"))
+    read("tools", [&] { request.tools = read_tools(tools->dump()); });
+  const json* choice = fields.find("tool_choice");
+  read("tool_choice", [&] {
+    request.tool_choice = read_tool_choice(choice ? choice->dump() : "", request.tools);
+  });
+  request.parallel_tool_calls = fields.flag("parallel_tool_calls", true);
+}
+
 constexpr std::size_t kMostChoices = 16;
 
 /// What an answer is to tell beside its text.
@@ -332,6 +348,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
     if (const json* variables = fields.find("chat_template_kwargs")) {
       request.variables = variables_of(*variables);
     }
+    take_tools(fields, request);
     fields.take(kOfChat);
   } else {
     take_prompt(fields, request);

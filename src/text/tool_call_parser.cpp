@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls in an answer that comes in pieces. Everything is decided byte by byte on the text as a
+// whole, so the places where it is cut change nothing.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/strict_json.hpp"
+#include "base/unique_id.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/text/tool_calls.hpp"
+#include "json_scanner.hpp"
+#include "tool_call_format.hpp"
+
+namespace episodic {
+namespace {
+
+using Place = text::JsonScanner::Place;
+using Kind = ToolCallEvent::Kind;
+
+constexpr std::size_t kLongestWord = 64;  // a name, or an id
+// White space that is kept back because a call may follow it.
+constexpr std::size_t kMostSpaces = 256;
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
+
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+bool in_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '-';
+}
+
+/// Whether a text begins with another one, or may once it goes on.
+enum class Match : std::uint8_t { no, partly, yes };
+
+Match match(std::string_view text, std::string_view with) {
+  if (with.empty()) return Match::no;
+  if (text.starts_with(with)) return Match::yes;
+  return with.starts_with(text) ? Match::partly : Match::no;
+}
+
+/// The JSON text of an object, or nothing.
+std::optional<std::string> object_text(std::string_view json) {
+  try {
+    const JsonLimits limits{.depth = static_cast<int>(text::JsonScanner::kDeepest),
+                            .repeated_keys = true};
+    if (!parse_strict(json, "arguments", limits).is_object()) return std::nullopt;
+    return std::string(json);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// The same of a JSON text whose content is one.
+std::optional<std::string> object_in_text(std::string_view json) {
+  try {
+    const auto value = parse_strict(json, "arguments", {.depth = 1});
+    return value.is_string() ? object_text(value.get_ref<const std::string&>()) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+struct ToolCallParser::Impl {
+  /// What the text at `at` is a part of.
+  enum class Mode : std::uint8_t {
+    start,     ///< of the answer: a thought may begin
+    thinking,  ///< until </think>
+    text,      ///< until a call begins
+    call,      ///< what may be a call
+    behind,    ///< a call has just ended
+  };
+  /// What comes next in what may be a call.
+  enum class Step : std::uint8_t { value, element, object, name, id, after_name, arguments };
+  enum class Field : std::uint8_t { none, name, arguments, id, type };
+
+  std::shared_ptr<const ToolCallFormat::Impl> format;  // holds the form
+  const text::ToolCallForm* form;
+  std::vector<std::string> names;
+  ToolCallOptions options;
+  std::uint64_t seed = 0;
+
+  Mode mode = Mode::start;
+  std::string held;  // what no event has told of
+  std::vector<ToolCallEvent> events;
+  std::size_t calls = 0;  // that ended
+  std::size_t next = 0;   // index of the next one
+  bool fresh = true;      // nothing but white space so far: a bare call may begin
+  bool in_list = false;   // the call that ended is an element of a list
+
+  // Of what may be a call: it begins with held.
+  Step step = Step::value;
+  std::size_t at = 0;  // read so far
+  bool list = false, begun = false;
+  text::JsonScanner scanner;
+  std::size_t key_begin = 0, value_begin = 0, arguments_sent = 0;
+  std::size_t after = 0;  // index of after_name
+  Field field = Field::none;
+  std::array<bool, 5> seen{};
+  std::string name;
+  std::optional<std::pair<std::size_t, std::size_t>> arguments;  // of an object, within held
+  bool arguments_end = false;
+  std::optional<std::string> decoded;  // arguments that were a text
+
+  std::string_view rest() const { return std::string_view(held).substr(at); }
+
+  // Events.
+
+  void add(Kind kind, std::string text) {
+    if (text.empty()) return;
+    const std::size_t index = kind == Kind::content ? 0 : next;
+    if (!events.empty() && events.back().kind == kind && events.back().index == index)
+      events.back().text += text;
+    else
+      events.push_back({kind, index, std::move(text), {}, {}});
+  }
+
+  /// The first bytes of what is held are content.
+  void give(std::size_t bytes) {
+    add(Kind::content, held.substr(0, bytes));
+    held.erase(0, bytes);
+  }
+
+  void begin_event() {
+    begun = true;
+    events.push_back({Kind::begun, next, {}, text::short_call_id(seed + next), name});
+  }
+
+  // What may be a call.
+
+  void try_call(std::size_t where, Step first) {
+    mode = Mode::call;
+    step = first;
+    at = where;
+    list = first == Step::element;
+    begun = false;
+    scanner = {};
+    arguments_sent = after = 0;
+    field = Field::none;
+    seen = {};
+    name.clear();
+    arguments.reset();
+    arguments_end = false;
+    decoded.reset();
+  }
+
+  /// It is none. What was read of it is content, and is not looked at again: a text takes time in
+  /// proportion to its length, whatever it is.
+  bool give_up() {
+    tell_early();  // as much of it as if it had come in pieces
+    if (begun) {
+      events.push_back({Kind::broken, next, {}, {}, {}});
+      ++next;
+    }
+    give(std::max<std::size_t>(at, 1));
+    mode = Mode::text;
+    fresh = in_list = false;
+    return true;
+  }
+
+  bool known(std::string_view text) const {
+    return std::find(names.begin(), names.end(), text) != names.end();
+  }
+
+  /// \return whether to go on: false if more text is wanted
+  bool complete() {
+    std::string text = "{}";
+    if (decoded) {
+      text = *decoded;
+    } else if (arguments) {
+      const auto valid = object_text(
+          std::string_view(held).substr(arguments->first, arguments->second - arguments->first));
+      if (!valid) return give_up();
+      text = *valid;
+    }
+    if (!begun) begin_event();
+    add(Kind::arguments, text.substr(std::min(arguments_sent, text.size())));
+    events.push_back({Kind::ended, next, {}, {}, {}});
+    ++next;
+    ++calls;
+    held.erase(0, at);
+    mode = Mode::behind;
+    in_list = list;
+    fresh = false;
+    return true;
+  }
+
+  /// Arguments so far, where they are to be told before they are whole.
+  void tell_early() {
+    if (!options.early_arguments || name.empty() || !arguments) return;
+    if (!begun) begin_event();
+    const std::size_t end = arguments_end ? arguments->second : at;
+    const std::size_t from = arguments->first + arguments_sent;
+    if (end <= from) return;
+    add(Kind::arguments, held.substr(from, end - from));
+    arguments_sent = end - arguments->first;
+  }
+
+  static Field field_of(std::string_view key) {
+    constexpr std::pair<std::string_view, Field> kFields[] = {{"name", Field::name},
+                                                              {"function", Field::name},
+                                                              {"arguments", Field::arguments},
+                                                              {"parameters", Field::arguments},
+                                                              {"id", Field::id},
+                                                              {"call_id", Field::id},
+                                                              {"type", Field::type}};
+    for (const auto& [text, known_field] : kFields)
+      if (key == text) return known_field;
+    return Field::none;
+  }
+
+  /// A member's value begins with this byte. \return whether it can
+  bool begins(char c) {
+    value_begin = at;
+    switch (field) {
+      case Field::name:
+      case Field::type:
+        return c == '"';
+      case Field::arguments:
+        if (c == '{') arguments = {at, at};
+        return c == '{' || c == '"' || c == 'n';
+      case Field::id:
+        return c != '{' && c != '[';
+      case Field::none:
+        break;
+    }
+    return false;
+  }
+
+  /// A member's value has ended before `at`. \return whether it is one of a call
+  bool ends() {
+    const std::string_view value = std::string_view(held).substr(value_begin, at - value_begin);
+    if (field == Field::name) {
+      const std::string_view found = value.substr(1, value.size() - 2);
+      if (known(found)) name = found;
+      return known(found);
+    }
+    if (field == Field::type) return value == "\"function\"";
+    if (field != Field::arguments || value == "null") return true;
+    if (value.front() == '"') {
+      decoded = object_in_text(value);
+      return decoded.has_value();
+    }
+    arguments->second = at;
+    arguments_end = true;
+    return value.front() == '{';  // and not true or false
+  }
+
+  /// {"name": ..., "arguments": {...}}
+  bool read_object() {
+    while (at < held.size()) {
+      if (at >= options.longest_call) return give_up();
+      const char c = held[at];
+      const Place before = scanner.place();
+      const std::size_t depth = scanner.depth();
+      const Place now = scanner.push(c);
+      if (now == Place::bad) return give_up();
+      const bool outer = depth == 1;
+      if (outer && c == '"' && (before == Place::key || before == Place::key_or_end))
+        key_begin = at + 1;
+      const bool begin = outer && before == Place::value && !is_space(c);
+      if (begin && !begins(c)) return give_up();
+      ++at;
+      if (outer && before == Place::in_key && now == Place::colon) {
+        field = field_of(std::string_view(held).substr(key_begin, at - 1 - key_begin));
+        if (field == Field::none || std::exchange(seen[static_cast<std::size_t>(field)], true))
+          return give_up();
+      }
+      const bool scalar = before == Place::in_string || before == Place::literal;
+      if (now == Place::separator && scanner.depth() == 1 && (depth == 2 || (outer && scalar)) &&
+          !ends())
+        return give_up();
+      if (now == Place::done) return name.empty() ? give_up() : complete();
+    }
+    tell_early();
+    return false;
+  }
+
+  /// The arguments of a call whose name stands before them.
+  bool read_arguments() {
+    while (at < held.size()) {
+      if (at >= options.longest_call) return give_up();
+      if (scanner.push(held[at]) == Place::bad) return give_up();
+      ++at;
+      if (scanner.place() == Place::done) {
+        arguments->second = at;
+        arguments_end = true;
+        return complete();
+      }
+    }
+    tell_early();
+    return false;
+  }
+
+  /// Reads on over white space. \return whether anything else follows
+  bool skip_spaces() {
+    while (at < held.size() && is_space(held[at]) && at < options.longest_call) ++at;
+    return at < held.size();
+  }
+
+  /// Reads a text that may stand here. \return false if more text is wanted
+  bool skip(std::string_view part, bool last) {
+    const Match matched = match(rest(), part);
+    if (matched == Match::yes) at += part.size();
+    return matched != Match::partly || last;
+  }
+
+  /// The letters, digits, _ and - from here; nothing where more of them may follow.
+  std::optional<std::string_view> word() {
+    std::size_t end = at;
+    while (end < held.size() && in_name(held[end]) && end - at <= kLongestWord) ++end;
+    if (end == held.size()) return std::nullopt;
+    return std::string_view(held).substr(at, end - at);
+  }
+
+  bool read_call(bool last) {
+    if (read_parts(last)) return true;
+    if (!last) return false;
+    if (step == Step::name || step == Step::id) at = held.size();
+    return give_up();  // it will never be whole
+  }
+
+  bool read_parts(bool last) {
+    for (;;) {
+      if (step == Step::object) return read_object();
+      if (step == Step::arguments && arguments) return read_arguments();
+      if (!skip_spaces()) return false;
+      switch (step) {
+        case Step::value:
+          if (held[at] == '[') {
+            ++at;
+            list = true;
+            step = Step::element;
+          } else if (form->named && held[at] != '{') {
+            if (!skip(form->before_name, last)) return false;
+            step = Step::name;
+          } else {
+            step = Step::element;
+          }
+          break;
+        case Step::element:
+          if (held[at] != '{') return give_up();
+          step = Step::object;
+          break;
+        case Step::name: {
+          const auto found = word();
+          if (!found) return false;
+          if (!known(*found)) return give_up();
+          name = *found;
+          at += found->size();
+          step = Step::id;
+          break;
+        }
+        case Step::id: {
+          const Match matched = match(rest(), form->id_mark);
+          if (matched == Match::partly && !last) return false;
+          if (matched == Match::yes) {
+            const std::size_t begin = at;
+            at += form->id_mark.size();
+            const auto found = word();
+            if (!found) {
+              at = begin;
+              return false;
+            }
+            at += found->size();
+          }
+          step = Step::after_name;
+          break;
+        }
+        case Step::after_name:
+          if (after == form->after_name.size()) {
+            step = Step::arguments;
+          } else {
+            if (!skip(form->after_name[after], last)) return false;
+            ++after;
+          }
+          break;
+        case Step::arguments:
+          if (held[at] != '{') return give_up();
+          arguments = {at, at};
+          break;
+        case Step::object:
+          break;
+      }
+    }
+  }
+
+  // The text around calls.
+
+  bool read_start(bool last) {
+    const std::size_t spaces = leading_spaces();
+    const std::string_view text = std::string_view(held).substr(spaces);
+    const Match matched = spaces > kMostSpaces ? Match::no : match(text, kThink);
+    if (matched == Match::partly && !last) return false;
+    if (matched == Match::yes) give(spaces + kThink.size());
+    mode = matched == Match::yes ? Mode::thinking : Mode::text;
+    return true;
+  }
+
+  bool read_thought(bool last) {
+    const std::size_t end = held.find(kThinkEnd);
+    if (end != std::string::npos) {
+      give(end + kThinkEnd.size());
+      mode = Mode::text;
+      fresh = true;
+      return true;
+    }
+    std::size_t keep = last ? 0 : std::min(held.size(), kThinkEnd.size() - 1);
+    while (keep > 0 && !kThinkEnd.starts_with(std::string_view(held).substr(held.size() - keep)))
+      --keep;
+    give(held.size() - keep);
+    return false;
+  }
+
+  std::size_t leading_spaces(std::size_t from = 0) const {
+    std::size_t n = from;
+    while (n < held.size() && is_space(held[n])) ++n;
+    return n;
+  }
+
+  bool read_text(bool last) {
+    if (fresh) {
+      const std::size_t spaces = leading_spaces();
+      if (spaces == held.size() && !last && spaces <= kMostSpaces) return false;
+      const bool bare = form->bare && spaces <= kMostSpaces && spaces < held.size() &&
+                        (held[spaces] == '{' || held[spaces] == '[');
+      if (bare) {
+        try_call(spaces, Step::value);
+        return true;
+      }
+      fresh = false;
+    }
+    std::size_t content = 0;  // up to here, and white space behind it
+    for (std::size_t p = 0; p < held.size(); ++p) {
+      if (is_space(held[p])) {
+        if (p - content >= kMostSpaces) ++content;
+        continue;
+      }
+      for (const std::string_view open : form->opens) {
+        const Match matched = match(std::string_view(held).substr(p), open);
+        if (matched == Match::no || (matched == Match::partly && last)) continue;
+        give(content);
+        if (matched == Match::partly) return false;
+        try_call(p - content + open.size(), Step::value);
+        return true;
+      }
+      content = p + 1;
+    }
+    give(last ? held.size() : content);
+    return false;
+  }
+
+  bool read_behind(bool last) {
+    const std::size_t spaces = leading_spaces();
+    if (spaces == held.size() && spaces <= kMostSpaces) {
+      if (last) held.clear();
+      return false;
+    }
+    mode = Mode::text;
+    if (spaces > kMostSpaces) return true;
+    const std::string_view text = std::string_view(held).substr(spaces);
+    for (const std::string_view close : form->closes) {
+      const Match matched = match(text, close);
+      if (matched == Match::no || (matched == Match::partly && last)) continue;
+      mode = Mode::behind;
+      if (matched == Match::yes) held.erase(0, spaces + close.size());
+      return matched == Match::yes;
+    }
+    if (in_list && text.front() == ']') {
+      held.erase(0, spaces + 1);
+      in_list = false;
+      mode = Mode::behind;
+      return true;
+    }
+    const bool between =
+        text.front() == ',' ? in_list || form->bare : text.front() == ';' && form->bare;
+    if (between || (form->bare && text.front() == '{')) {
+      const std::size_t begin = leading_spaces(spaces + (between ? 1 : 0));
+      if (begin == held.size() && !last && begin <= kMostSpaces) {
+        mode = Mode::behind;
+        return false;
+      }
+      if (begin < held.size() && begin <= kMostSpaces && held[begin] == '{') {
+        const bool element = in_list;
+        try_call(begin, Step::element);
+        list = element;
+      }
+    }
+    return true;
+  }
+
+  void read(bool last) {
+    for (bool more = true; more && !held.empty();) {
+      switch (mode) {
+        case Mode::start:
+          more = read_start(last);
+          break;
+        case Mode::thinking:
+          more = read_thought(last);
+          break;
+        case Mode::text:
+          more = read_text(last);
+          break;
+        case Mode::call:
+          more = read_call(last);
+          break;
+        case Mode::behind:
+          more = read_behind(last);
+          break;
+      }
+    }
+  }
+};
+
+ToolCallParser::ToolCallParser(const ToolCallFormat& format, std::span<const Tool> tools,
+                               const ToolCallOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->format = format.impl_;
+  impl_->form = format.impl_->form;
+  for (const Tool& tool : tools) impl_->names.push_back(tool.name);
+  impl_->options = options;
+  impl_->seed = options.id_seed ? *options.id_seed : detail::unique_id();
+  if (options.thinking) impl_->mode = Impl::Mode::thinking;
+}
+
+ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
+ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
+ToolCallParser::~ToolCallParser() = default;
+
+std::vector<ToolCallEvent> ToolCallParser::push(std::string_view piece) {
+  impl_->held += piece;
+  impl_->read(false);
+  return std::exchange(impl_->events, {});
+}
+
+std::vector<ToolCallEvent> ToolCallParser::finish() {
+  impl_->read(true);
+  impl_->give(impl_->held.size());
+  impl_->mode = Impl::Mode::start;
+  impl_->fresh = true;
+  impl_->in_list = false;
+  return std::exchange(impl_->events, {});
+}
+
+std::size_t ToolCallParser::calls() const { return impl_->calls; }
+
+}  // namespace episodic

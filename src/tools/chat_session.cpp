@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "chat_session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "find_text.hpp"
+#include "kept.hpp"
+#include "memories.hpp"
+
+namespace episodic::tools {
+namespace {
+
+bool all_digits(std::string_view text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool is_range(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  return colon != std::string_view::npos && all_digits(text.substr(0, colon)) &&
+         all_digits(text.substr(colon + 1));
+}
+
+std::string counted(std::int64_t n, const char* one, const char* many) {
+  return n == 1 ? fmt::format("1 {}", one) : fmt::format("{} {}", count_text(n), many);
+}
+
+}  // namespace
+
+/// While it lives, Ctrl-C is a request to stop, and the second one ends the program as ever.
+class ChatSession::StopRequest {
+ public:
+  StopRequest() {
+    requested_ = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int) { requested_ = 1; };
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~StopRequest() { ::sigaction(SIGINT, &before_, nullptr); }
+  StopRequest(const StopRequest&) = delete;
+  StopRequest& operator=(const StopRequest&) = delete;
+
+  bool made() const { return requested_ != 0; }
+
+ private:
+  static inline volatile std::sig_atomic_t requested_ = 0;
+  struct sigaction before_ {};
+};
+
+ChatSession::ChatSession(const ChatCommandFlags& flags, Engine& engine,
+                         const GenerateOptions& options)
+    : flags_(flags),
+      engine_(engine),
+      options_(options),
+      conversation_(flags.chat, flags.model.model, engine.tokenizer(), engine.tokens() > 0),
+      start_(engine.tokens()) {
+  if (engine.kept())
+    forgotten_.insert(engine.kept()->forgotten().begin(), engine.kept()->forgotten().end());
+}
+
+std::string ChatSession::add_file(const std::filesystem::path& path) {
+  if (path == "-") throw ConfigError("/read: stdin is the conversation itself; name a file");
+  std::string text = read_document(path, "utf-8");
+  text_ += text;
+  if (!text_.ends_with('\n')) text_ += '\n';
+  text_ += '\n';
+  return fmt::format("{}: {} before your next message", path.string(),
+                     bytes_text(static_cast<std::int64_t>(text.size())));
+}
+
+ChatPrompt ChatSession::prepare(const std::string& message) {
+  return conversation_.ask(text_, message);
+}
+
+void ChatSession::answer(const std::string& message, const ChatPrompt& prompt) {
+  const StopRequest stop;
+  const std::span<const std::int64_t> all(prompt.text);
+  // without a question of its own, the last token is the step that the answer starts from
+  const std::size_t body = all.size() - (prompt.question.empty() ? 1 : 0);
+  if (!read(all.first(body), stop)) return;
+  GenerateOptions options = options_;
+  options.sampling.seed += turns_.size();  // the same message again is another draw
+  options.feed_last = true;                // the next turn goes on behind the whole answer
+  std::optional<RecallNotes> notes;
+  const std::shared_ptr<EpisodicMemory> host = host_memory();
+  if (engine_.has_memory() && engine_.can(Capability::inspect)) notes.emplace(engine_, host.get());
+  bool noted = false;
+  const auto note_recall = [&] {  // of the last step; a device would have to be waited for
+    if (notes && (host || !noted)) notes->note();
+    noted = true;
+  };
+  options.on_token = [&](std::int64_t, std::string_view text) {
+    note_recall();
+    flags_.json.say(std::string(text));
+    return !stop.made();
+  };
+  recalled_.clear();
+  const GenerateResult result = engine_.generate(
+      prompt.question.empty() ? all.subspan(body) : std::span(prompt.question), options);
+  if (!noted) note_recall();
+  if (notes) recalled_ = notes->ranked();
+  flags_.json.say("\n");
+  if (result.finish == FinishReason::length)
+    note(fmt::format("cut at {} tokens; --max-new allows more", result.ids.size()));
+  if (result.finish == FinishReason::cancelled) note("stopped");
+  if (engine_.kept()) engine_.commit();
+  for (const auto* ids : {&prompt.text, &prompt.question, &result.ids})
+    ids_.insert(ids_.end(), ids->begin(), ids->end());
+  Json turn{{"message", message},
+            {"prompt_tokens", prompt.text.size() + prompt.question.size()},
+            {"ids", result.ids},
+            {"text", result.text},
+            {"finish", name_of(result.finish)}};
+  if (notes && flags_.json.wanted())
+    turn["recalled"] = recalled_json(recalled_, *engine_.memory(),
+                                     [this](TokenRange event) { return text_of_event(event); });
+  turns_.push_back(std::move(turn));
+  conversation_.answered(result.text);
+  text_.clear();
+}
+
+bool ChatSession::read(std::span<const std::int64_t> ids, const StopRequest& stop) {
+  ProgressBar bar("reading", flags_.common.quiet);
+  // One step cannot be stopped, and where there is no state to go back to, reading is not: the
+  // answer is then, at its first token.
+  if (static_cast<std::int64_t>(ids.size()) <= engine_.chunk() ||
+      !engine_.can(Capability::snapshot)) {
+    engine_.read(ids, bar.callback());
+    return true;
+  }
+  const std::shared_ptr<const Engine::Snapshot> before = engine_.snapshot();
+  const ProgressCallback draw = bar.callback();
+  engine_.read(ids, [&](std::int64_t done, std::int64_t total) {
+    return draw(done, total) && !stop.made();
+  });
+  if (!stop.made()) return true;
+  engine_.restore(*before);
+  note("stopped; the message was not read");
+  return false;
+}
+
+std::vector<std::int64_t> ChatSession::ids_of(TokenRange range) const {
+  std::vector<std::int64_t> ids;
+  if (range.start < start_ && engine_.kept())
+    ids = engine_.kept()->token_ids(range.start, std::min(range.end, start_) - range.start);
+  for (std::int64_t t = std::max(range.start, start_); t < range.end; ++t)
+    ids.push_back(t - start_ < static_cast<std::int64_t>(ids_.size())
+                      ? ids_[static_cast<std::size_t>(t - start_)]
+                      : -1);
+  return ids;
+}
+
+std::string ChatSession::text_of_event(TokenRange event) const {
+  return event_text([this](TokenRange range) { return ids_of(range); }, engine_.tokenizer(), event);
+}
+
+std::shared_ptr<EpisodicMemory> ChatSession::host_memory() const {
+  SequenceMemory* memory = engine_.memory();
+  if (engine_.kept()) return memory == engine_.kept().get() ? engine_.kept() : nullptr;
+  // the engine's own, which it outlives
+  return {std::shared_ptr<void>(), dynamic_cast<EpisodicMemory*>(memory)};
+}
+
+std::int64_t ChatSession::closed_end() const {
+  const SequenceMemory& memory = *engine_.memory();
+  const bool heads = memory.config().scope == EventScope::head;
+  const std::int64_t scopes =
+      heads ? memory.shape().n_layers * memory.config().lanes_per_layer(memory.shape().n_kv_heads)
+            : 1;
+  std::int64_t end = memory.tokens();
+  for (std::int64_t s = 0; s < scopes; ++s) end = std::min(end, memory.events(s).pending_start());
+  return end;
+}
+
+std::filesystem::path ChatSession::memories_folder() const {
+  if (!flags_.memories.empty()) return flags_.memories;
+  std::filesystem::path dir = std::filesystem::absolute(flags_.dir).lexically_normal();
+  if (!dir.has_filename()) dir = dir.parent_path();  // of "talks.mem/"
+  return dir.parent_path();
+}
+
+std::string ChatSession::memory_text() const {
+  if (!engine_.has_memory())
+    return fmt::format("full attention over {} tokens; there is no memory\n",
+                       count_text(engine_.tokens()));
+  const MemoryUsage u = engine_.usage();
+  std::string text =
+      fmt::format("{} tokens in {} events; {} of keys and values", count_text(engine_.tokens()),
+                  count_text(u.events), bytes_text(u.store_bytes));
+  if (engine_.kept())
+    text += fmt::format("; kept in {} ({} on disk)", flags_.dir.string(),
+                        bytes_text(std::max<std::int64_t>(0, u.disk_bytes)));
+  else
+    text += "; not kept: --memory-dir keeps a conversation in a folder";
+  if (!text_.empty())
+    text += fmt::format("\n{} of text wait for your next message",
+                        bytes_text(static_cast<std::int64_t>(text_.size())));
+  return text + "\n";
+}
+
+std::string ChatSession::memories_text() const {
+  if (flags_.dir.empty() && flags_.memories.empty())
+    throw ConfigError(
+        "/memories: this conversation is not kept; begin it with --memory-dir DIR, or name a "
+        "folder of memories with --memories DIR");
+  const std::filesystem::path folder = memories_folder();
+  const std::vector<NamedMemory> all = memories_in(folder);
+  if (all.empty()) return fmt::format("{}: there are no memories\n", folder.string());
+  std::size_t widest = 0;
+  for (const NamedMemory& m : all) widest = std::max(widest, on_one_line(m.name).size());
+  std::string text = fmt::format("memories in {}\n", folder.string());
+  for (const NamedMemory& m : all) {
+    text += fmt::format("  {:<{}}  ", on_one_line(m.name), widest);
+    if (!m.damage.empty()) {
+      text += fmt::format("cannot be read: {}\n", on_one_line(m.damage));
+      continue;
+    }
+    text += fmt::format("{:>11} tokens  {:>9} events  {:>9}", count_text(m.tokens),
+                        count_text(m.events), bytes_text(m.bytes));
+    std::error_code error;
+    if (!flags_.dir.empty() && std::filesystem::equivalent(folder / m.name, flags_.dir, error))
+      text += "  this conversation";
+    else if (m.being_written)
+      text += "  being written";
+    text += "\n";
+  }
+  return text;
+}
+
+std::string ChatSession::recalled_text() const {
+  if (recalled_.empty()) return "nothing was recalled for the last answer\n";
+  return fmt::format(
+             "{} recalled for the last answer\n",
+             counted(static_cast<std::int64_t>(recalled_.size()), "event was", "events were")) +
+         recalled_table(recalled_, *engine_.memory(),
+                        [this](TokenRange event) { return text_of_event(event); });
+}
+
+std::string ChatSession::fork(const std::string& name) const {
+  if (!engine_.kept())
+    throw ConfigError("/fork: there is no folder; begin the chat with --memory-dir DIR");
+  const std::filesystem::path to = named_memory(memories_folder(), name);
+  if (std::filesystem::exists(to))
+    throw FileError(fmt::format("{}: is there already; choose another name", to.string()));
+  engine_.commit();
+  fork_memory(flags_.dir, to);
+  return fmt::format(
+      "{} has this conversation up to here; this one goes on in {}. --memory-dir {} goes on "
+      "there\n",
+      on_one_line(name), flags_.dir.string(), to.string());
+}
+
+std::string ChatSession::forget(const std::string& what) {
+  if (const std::string no = engine_.refusal(Capability::forget); !no.empty())
+    throw ConfigError(no);
+  if (is_range(what)) return forget({parse_range(what, "/forget")}, "");
+  if (all_digits(what)) {
+    if (engine_.memory()->config().scope == EventScope::head)
+      throw ConfigError("/forget: each head has events of its own; name tokens (A:B) or a text");
+    const EventTable events = engine_.events();
+    std::int64_t event = events.size();
+    if (what.size() < 19) event = std::min<std::int64_t>(event, std::stoll(what));
+    if (event == events.size())
+      throw DataError(fmt::format(
+          "/forget {}: there is no such event, there are {}; a number as a text is \"{}\"", what,
+          count_text(events.size()), what));
+    return forget({events[event]}, "");
+  }
+  const bool quoted = what.size() >= 2 && what.front() == '"' && what.back() == '"';
+  const std::string text = quoted ? what.substr(1, what.size() - 2) : what;
+  if (text.find_first_not_of(" \t") == std::string::npos)
+    throw ConfigError("/forget: the text is empty");
+  std::vector<std::int64_t> ids = ids_of({0, engine_.tokens()});
+  if (engine_.memory()->config().scope == EventScope::sequence) {
+    const EventTable events = engine_.events();
+    for (const EventId event : forgotten_)
+      std::fill(ids.begin() + events[event].start, ids.begin() + events[event].end, -1);
+  }
+  const std::vector<TokenRange> places = places_of(engine_.tokenizer(), ids, text);
+  const std::int64_t sinks = engine_.memory()->config().n_init, closed = closed_end();
+  std::vector<TokenRange> ranges;
+  for (const TokenRange& place : places)
+    if (place.start >= sinks && place.end <= closed) ranges.push_back(place);
+  const auto stay = static_cast<std::int64_t>(places.size() - ranges.size());
+  std::string left;
+  if (stay > 0)
+    left = fmt::format("{} in the window, or the first tokens, and cannot be forgotten now\n",
+                       counted(stay, "place is", "places are"));
+  if (places.empty())
+    throw DataError(
+        fmt::format("/forget: '{}' was not read; letters' case counts, white space does not",
+                    on_one_line(text)));
+  return forget(ranges, left);
+}
+
+std::string ChatSession::forget(const std::vector<TokenRange>& ranges, const std::string& left) {
+  constexpr std::size_t kListed = 8;
+  const EventTable events = engine_.events();  // before: some are about to go
+  std::vector<EventId> gone;
+  std::string failed;
+  for (const TokenRange& range : ranges) {
+    try {
+      for (const EventId event : engine_.forget(range))
+        if (forgotten_.insert(event).second) gone.push_back(event);
+    } catch (const Error& e) {
+      failed = e.what();
+      break;
+    }
+  }
+  if (engine_.kept() && !gone.empty()) engine_.commit();
+  std::string text =
+      counted(static_cast<std::int64_t>(gone.size()), "event", "events") + " forgotten\n";
+  if (!failed.empty()) throw DataError(gone.empty() ? failed : failed + "; before that, " + text);
+  for (std::size_t i = 0; i < std::min(kListed, gone.size()); ++i)
+    text += fmt::format("  event {}, tokens {}:{}: {}\n", gone[i], events[gone[i]].start,
+                        events[gone[i]].end, excerpt_of(text_of_event(events[gone[i]]), 80));
+  if (gone.size() > kListed) text += fmt::format("  and {} more\n", gone.size() - kListed);
+  return text + left;
+}
+
+std::string ChatSession::save() {
+  if (!engine_.kept())
+    throw ConfigError("/save: there is no folder; begin the chat with --memory-dir DIR");
+  engine_.commit();
+  return fmt::format("{} tokens are in {}, as after every answer\n", count_text(engine_.tokens()),
+                     flags_.dir.string());
+}
+
+void ChatSession::note(const std::string& line) const {
+  if (!flags_.common.quiet) fmt::print(stderr, "episodic: {}\n", line);
+}
+
+void ChatSession::refuse(const std::string& line) {
+  fmt::print(stderr, "episodic: {}\n", line);
+  refused_.push_back(line);
+}
+
+Json ChatSession::json() const {
+  Json json{{"turns", turns_}, {"memory", memory_json(engine_)}};
+  if (!refused_.empty()) json["refused"] = refused_;
+  if (options_.sampling.temperature > 0) json["seed"] = options_.sampling.seed;
+  return json;
+}
+
+}  // namespace episodic::tools
