@@ -118,6 +118,32 @@ TEST_CASE("tokens: texts become tokens and come back") {
   refused("/apply-template", json::object(), "messages");
 }
 
+TEST_CASE("tokens: a conversation's tools are in its text and its tokens") {
+  const TempDir dir;
+  make_chat_model(
+      dir / "model",
+      "{% if tools %}You may call <tools>{% for t in tools %}{{ t | tojson }}{% endfor %}"
+      "</tools> as <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>\n{% endif %}"
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls %}"
+      "<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}\n{% endfor %}");
+  const auto engine = engine_of(dir / "model");
+  Service service(*engine);
+  const Running running(service);
+  json chat{{"messages", {say("user", "Who is it?")}}};
+  chat["tools"] = json::parse(R"([{"type": "function", "function": {"name": "knock",
+    "parameters": {"type": "object", "properties": {}}}}])");
+  const std::string text =
+      post(running, "/apply-template", chat.dump()).second["prompt"].get<std::string>();
+  REQUIRE(text.starts_with("You may call <tools>"));
+  REQUIRE(text.find("\"knock\"") != std::string::npos);
+  REQUIRE(post(running, "/tokenize", chat.dump()).second["tokens"] ==
+          engine->tokenizer().encode(text, false));
+  chat["tool_choice"] = "none";
+  const std::string without =
+      post(running, "/apply-template", chat.dump()).second["prompt"].get<std::string>();
+  REQUIRE(without == "user: Who is it?\n");
+}
+
 TEST_CASE("tokens: embeddings where there is an encoder") {
   const auto engine = engine_of(shipped());
   Service service(*engine);
