@@ -397,6 +397,9 @@ SentenceEncoder SentenceEncoder::open(const fs::path& dir, std::int64_t max_toke
 
 std::int64_t SentenceEncoder::width() const { return impl_->shape.width; }
 std::int64_t SentenceEncoder::max_tokens() const { return impl_->max_tokens; }
+std::int64_t SentenceEncoder::count_tokens(std::string_view text) const {
+  return static_cast<std::int64_t>(impl_->tokenizer->encode(text, true).size());
+}
 const std::string& SentenceEncoder::fingerprint() const { return impl_->fingerprint; }
 
 std::vector<float> SentenceEncoder::encode(std::string_view text) const {

@@ -49,6 +49,7 @@ bool InFlight::progress(std::int64_t tokens) {
 
 bool InFlight::put(Part part) {
   const std::lock_guard lock(mutex_);
+  first_token_ = std::min(first_token_, Clock::now());
   if (!work_.streams) return wanted_locked();  // it gets the whole answer at the end
   parts_.push_back(std::move(part));
   if (parts_.size() > limits_.parts) full_since_ = std::min(full_since_, Clock::now());
@@ -112,6 +113,12 @@ double InFlight::waited() const {
   const std::lock_guard lock(mutex_);
   const std::chrono::duration<double> seconds = std::min(began_, Clock::now()) - came_;
   return seconds.count();
+}
+
+std::optional<double> InFlight::first_token() const {
+  const std::lock_guard lock(mutex_);
+  if (first_token_ == Clock::time_point::max()) return std::nullopt;
+  return std::chrono::duration<double>(first_token_ - came_).count();
 }
 
 double InFlight::computed() const {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/memory/host_memory.hpp"
 
 namespace episodic::server {
 
@@ -37,6 +38,7 @@ void Lane::begin(std::shared_ptr<InFlight> request, std::vector<std::int64_t> pr
   bytes_ = std::max(bytes_, request_->bytes());
   prompt_ = std::move(prompt);
   served_ = request_->unanswered();
+  before_ = {};
   at_ = 0;
   if (!request_->wanted()) return give_up();
   try {
@@ -51,6 +53,7 @@ void Lane::begin(std::shared_ptr<InFlight> request, std::vector<std::int64_t> pr
       at_ = read_.size();
     }
     served_.reused_tokens = static_cast<std::int64_t>(at_);
+    before_ = counts();
     if (at_ == to_read()) begin_answer();
   } catch (...) {
     fail(std::current_exception());
@@ -164,7 +167,29 @@ void Lane::end_answer() {
 
 void Lane::end(std::exception_ptr failure) {
   notes_.reset();
-  outcome_ = Outcome{std::move(served_), std::move(failure)};
+  outcome_ = Outcome{std::move(served_), std::move(failure), {}};
+  try {
+    const Counts now = counts();
+    outcome_->counts = {std::max<std::int64_t>(0, now.recalled - before_.recalled),
+                        std::max<std::int64_t>(0, now.reads - before_.reads),
+                        std::max<std::int64_t>(0, now.hits - before_.hits)};
+  } catch (const Error&) {  // a device that failed; the request's outcome counts
+  }
+}
+
+MemoryUsage Lane::usage() const {
+  return sequence_->has_memory() ? sequence_->usage() : MemoryUsage();
+}
+
+Lane::Counts Lane::counts() const {
+  Counts counts;
+  counts.recalled = usage().recalled_events;
+  if (const auto* memory = dynamic_cast<const HostMemory*>(sequence_->memory())) {
+    const StoreCounters store = memory->counters().store;
+    counts.reads = store.acquires;
+    counts.hits = store.hits;
+  }
+  return counts;
 }
 
 void Lane::give_up() {

@@ -26,13 +26,23 @@ class Lane {
   Lane(std::shared_ptr<StartingPoint> start, std::int64_t max_tokens);
   Lane(std::shared_ptr<Sequence> sequence, std::int64_t max_tokens);
 
+  /// What a memory did so far.
+  struct Counts {
+    std::int64_t recalled = 0;  ///< events, over all layers and steps
+    /// Events that were read, per lane of the memory; of those in a disk tier, the ones that lay in
+    /// host memory. Of the host's memories.
+    std::int64_t reads = 0, hits = 0;
+  };
   /// What became of its work.
   struct Outcome {
     Served served;
     std::exception_ptr failure;
+    Counts counts;  ///< of its steps
   };
 
   bool free() const { return request_ == nullptr; }
+  /// Of its memory; all 0 with full attention.
+  MemoryUsage usage() const;
   /// Null over a sequence of its user's.
   const std::shared_ptr<StartingPoint>& start() const { return start_; }
   /// Host memory that its sequence takes, about: for the largest work that it had.
@@ -68,6 +78,7 @@ class Lane {
   static bool continues(std::span<const std::int64_t> prompt, const std::vector<std::int64_t>& ids);
   /// Tokens of the prompt that are read before its last step: all with `reads_only`.
   std::size_t to_read() const;
+  Counts counts() const;
   void forget_requests();
   void begin_answer();
   void accept(const StepResult& result);
@@ -93,6 +104,7 @@ class Lane {
   std::optional<Generation> answer_;
   std::optional<RecallNotes> notes_;
   Served served_;  // so far
+  Counts before_;  // its steps
   std::optional<Outcome> outcome_;
 };
 

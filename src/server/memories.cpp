@@ -222,6 +222,13 @@ std::shared_ptr<StartingPoint> Memories::start(const std::string& name) {
   return known.start;
 }
 
+std::vector<std::shared_ptr<StartingPoint>> Memories::open() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<StartingPoint>> all;
+  for (const auto& [name, opened] : opened_) all.push_back(opened.start);
+  return all;
+}
+
 std::vector<std::shared_ptr<StartingPoint>> Memories::take_stale() {
   const std::lock_guard lock(mutex_);
   return std::exchange(stale_, {});

@@ -21,7 +21,45 @@ std::vector<std::int64_t> whole_prompt(const Work& work) {
   return prompt;
 }
 
+std::uint64_t as_count(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+
+/// A request that has ended.
+void count_ended(const InFlight& request, const Lane::Outcome& outcome, SchedulerCounters& counters,
+                 SchedulerTimes& times) {
+  const Served& served = outcome.served;
+  const FinishReason finish = served.result.finish;
+  const bool whole = !outcome.failure && finish != FinishReason::cancelled;
+  counters.given_up += whole ? 0 : 1;
+  counters.failed += outcome.failure ? 1 : 0;
+  counters.prompt_tokens += as_count(served.prompt_tokens);
+  counters.reused_tokens += as_count(served.reused_tokens);
+  counters.written_tokens += served.result.ids.size();
+  counters.recalled_events += as_count(outcome.counts.recalled);
+  counters.event_reads += as_count(outcome.counts.reads);
+  counters.event_read_hits += as_count(outcome.counts.hits);
+  if (request.work().reads_only) return;
+  times.waiting.add(request.waited());
+  const double all = request.waited() + request.computed();
+  const std::optional<double> first = request.first_token();
+  if (first) times.first_token.add(*first);
+  if (!whole) return;
+  (finish == FinishReason::length ? counters.cut_off : counters.stopped) += 1;
+  times.whole.add(all);
+  const std::size_t written = served.result.ids.size();
+  if (first && written > 1) times.each_token.add((all - *first) / static_cast<double>(written - 1));
+}
+
 }  // namespace
+
+// vLLM's bounds, so that dashboards made for it fit.
+SchedulerTimes::SchedulerTimes()
+    : first_token({0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                   1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560}),
+      whole({0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+             30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680}),
+      waiting(whole),
+      each_token({0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
+                  20, 40, 80}) {}
 
 Scheduler::Scheduler(std::shared_ptr<const Model> model, const SchedulerOptions& options)
     : model_(std::move(model)), options_(options) {
@@ -128,7 +166,13 @@ SchedulerCounters Scheduler::counters() const {
   SchedulerCounters counters = counters_;
   counters.places = places_;
   counters.waiting = waiting_.size();
+  counters.running = answering_.size();
   return counters;
+}
+
+SchedulerTimes Scheduler::times() const {
+  const std::lock_guard lock(mutex_);
+  return times_;
 }
 
 // -- the thread that computes ---------------------------------------------------------------------
@@ -301,6 +345,26 @@ void Scheduler::make_step() {
   for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i]->take(results[i], step);
 }
 
+/// What the sequences have beside what their starting points share with them.
+MemoryUsage Scheduler::own_usage() const {
+  MemoryUsage all;
+  for (const auto& lane : lanes_) {
+    MemoryUsage one;
+    try {
+      one = lane->usage();
+    } catch (const Error&) {  // a device that failed: its requests say so
+      continue;
+    }
+    if (lane->start() && lane->start()->single()) continue;  // it is the starting point's
+    all.store_bytes += one.store_bytes;
+    all.host_bytes += one.host_bytes;
+    all.disk_bytes += one.disk_bytes;
+    all.index_bytes += one.index_bytes;
+    all.window_bytes += one.window_bytes;
+  }
+  return all;
+}
+
 /// Ends the requests whose outcome is there.
 void Scheduler::hand_out() {
   for (std::size_t i = 0; i < lanes_.size();) {
@@ -315,16 +379,14 @@ void Scheduler::hand_out() {
       ++i;
     else
       lanes_.erase(lanes_.begin() + static_cast<std::ptrdiff_t>(i));
-    const Served& served = outcome->served;
+    const MemoryUsage own = own_usage();
     {
       const std::lock_guard lock(mutex_);
       std::erase(answering_, request);
+      count_ended(*request, *outcome, counters_, times_);
       mean_seconds_ += 0.25 * (request->computed() - mean_seconds_);
-      const bool whole = !outcome->failure && served.result.finish != FinishReason::cancelled;
-      counters_.given_up += whole ? 0 : 1;
-      counters_.prompt_tokens += static_cast<std::uint64_t>(served.prompt_tokens);
-      counters_.reused_tokens += static_cast<std::uint64_t>(served.reused_tokens);
-      counters_.written_tokens += served.result.ids.size();
+      counters_.own = own;
+      counters_.sequences = lanes_.size();
     }
     // its place is free, and it is counted, before its client hears of it
     if (outcome->failure)

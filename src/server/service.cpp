@@ -22,6 +22,10 @@ bool has_calls(const Request& request) {
          });
 }
 
+bool calls_tools(const Request& request) {
+  return !request.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
+}
+
 const char* prompt_field(const Request& request) {
   return request.kind == RequestKind::chat ? "messages" : "prompt";
 }
@@ -113,18 +117,21 @@ const ToolCallFormat& Service::tool_call_format() const {
   return *tool_call_format_;
 }
 
+RenderedPrompt Service::render_calls(const Request& request, bool may_call) const {
+  ChatOptions options;
+  options.variables = request.variables;
+  return tool_call_format().render(request.messages, options,
+                                   may_call ? std::span(request.tools) : std::span<const Tool>());
+}
+
 ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& job) {
   const ChatTemplate& chat = chat_template();
   const Tokenizer& tokenizer = model_->tokenizer();
   if (!has_calls(request))
     return conversation_prompt(chat, tokenizer, request.messages, request.variables, goes_on);
   const ToolCallFormat& format = tool_call_format();
-  const bool may_call =
-      !request.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
-  ChatOptions options;
-  options.variables = request.variables;
-  RenderedPrompt rendered = format.render(
-      request.messages, options, may_call ? std::span(request.tools) : std::span<const Tool>());
+  const bool may_call = calls_tools(request);
+  RenderedPrompt rendered = render_calls(request, may_call);
   if (may_call) {
     auto use = std::make_shared<ToolUse>(
         ToolUse{format, request.tools, "", false, request.parallel_tool_calls});
@@ -157,6 +164,22 @@ ChatPrompt Service::prompt_of(const Request& request, bool goes_on, Job& job) {
     return {
         goes_on ? encode_continuation(tokenizer, request.prompt) : tokenizer.encode(request.prompt),
         {}};
+  } catch (const Error& e) {
+    throw RequestError(e.what(), prompt_field(request));
+  }
+}
+
+ChatPrompt Service::prompt_of(const Request& request, bool goes_on) {
+  Job unused;
+  return prompt_of(request, goes_on, unused);
+}
+
+std::string Service::rendered(const Request& request) {
+  try {
+    if (has_calls(request)) return render_calls(request, calls_tools(request)).text;
+    ChatOptions options;
+    options.variables = request.variables;
+    return chat_template().render(request.messages, options);
   } catch (const Error& e) {
     throw RequestError(e.what(), prompt_field(request));
   }

@@ -161,6 +161,7 @@ void Generation::take(std::int64_t id) {
 
 void Generation::end(FinishReason reason) {
   result_.finish = reason;
+  if (reason == FinishReason::stop_string) result_.stop = matcher_.matched();
   const bool unfed = result_.fed < static_cast<std::int64_t>(result_.ids.size());
   stage_ = options_.feed_last && unfed ? Stage::last_token : Stage::done;
   if (!decoder_ || result_.ids.empty() || reason == FinishReason::stop_string) return;

@@ -11,9 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "commands.hpp"
 #include "engines.hpp"
@@ -22,6 +24,8 @@
 #include "episodic/model/memory_settings.hpp"
 #include "kept.hpp"
 #if EPISODIC_HTTP
+#include "episodic/model/sentence_encoder.hpp"
+#include "episodic/server/api_keys.hpp"
 #include "episodic/server/http_server.hpp"
 #endif
 
@@ -31,9 +35,10 @@ namespace {
 struct ServeFlags {
   CommonFlags common;
   ModelFlags model;
-  std::filesystem::path dir, memories;
+  std::filesystem::path dir, memories, encoder, keys, socket;
   std::string host = "127.0.0.1", name;
-  std::int64_t port = 8080, max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600;
+  std::optional<std::int64_t> port;  // 8080, unless there is a socket
+  std::int64_t max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600;
   std::string bytes;
   std::vector<std::string> origins;
   GenerationFlags generation;
@@ -97,36 +102,105 @@ bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+/// The last part of a path, also of a folder with a slash behind it.
+std::string last_part(const std::filesystem::path& path) {
+  const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  return (whole.filename().empty() ? whole.parent_path() : whole).filename().string();
+}
+
+/// A server on a thread of its own, so that it says that the model is being loaded.
+class Listening {
+ public:
+  explicit Listening(server::HttpServer& http) : http_(http), thread_([this] { http_.listen(); }) {}
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+  ~Listening() {
+    http_.stop();
+    wait();
+  }
+  /// Until it has been stopped.
+  void wait() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  server::HttpServer& http_;
+  std::thread thread_;
+};
+
+server::ServerOptions server_options(const ServeFlags& flags,
+                                     std::function<void(const std::string&)> say) {
+  server::ServerOptions options;
+  options.model_name = !flags.name.empty() ? flags.name : last_part(flags.model.model);
+  if (const char* key = std::getenv("EPISODIC_API_KEY")) options.access.api_key = key;
+  if (!flags.keys.empty()) {
+    server::ApiKeys read = server::read_api_keys(flags.keys);
+    if (!read.warning.empty()) say("warning: " + read.warning);
+    options.access.api_keys = std::move(read.keys);
+  }
+  options.access.host = flags.host;
+  options.access.origins = flags.origins;
+  options.log = std::move(say);
+  return options;
+}
+
+/// Listens where the flags say. \return for people: NAME:PORT, the socket's path; empty where it is
+/// not listened at
+std::pair<std::string, std::string> bind(const ServeFlags& flags, server::HttpServer& http) {
+  std::pair<std::string, std::string> where;
+  if (flags.port || flags.socket.empty()) {
+    const int port = http.bind(flags.host, static_cast<int>(flags.port.value_or(8080)));
+    const bool ipv6 = flags.host.find(':') != std::string::npos;
+    where.first = fmt::format("{}:{}", ipv6 ? "[" + flags.host + "]" : flags.host, port);
+  }
+  if (!flags.socket.empty()) {
+    http.bind_socket(flags.socket);
+    where.second = "the socket " + flags.socket.string();
+  }
+  return where;
+}
+
+std::string both(const std::string& a, const std::string& b) {
+  return a.empty() || b.empty() ? a + b : a + " and " + b;
+}
+
+void attach_memory(Engine& engine, const ServeFlags& flags) {
+  if (flags.dir.empty())
+    return attach(engine, flags.common, flags.model, flags.model.new_memory_config(),
+                  flags.max_tokens);
+  const auto memory =
+      std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::read));
+  engine.attach(memory, memory->tokens() + flags.max_tokens);
+}
+
 void run(const ServeFlags& flags) {
   flags.common.apply();
-  const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
-  if (flags.dir.empty()) {
-    attach(*engine, flags.common, flags.model, flags.model.new_memory_config(), flags.max_tokens);
-  } else {
-    if (flags.model.full_attention)
-      throw ConfigError("--memory-dir: full attention reads no memory; leave one of the two out");
-    const auto memory =
-        std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::read));
-    engine->attach(memory, memory->tokens() + flags.max_tokens);
-  }
+  if (!flags.dir.empty() && flags.model.full_attention)
+    throw ConfigError("--memory-dir: full attention reads no memory; leave one of the two out");
   const auto say = [&](const std::string& line) {
     if (!flags.common.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   };
-  server::ServerOptions options;
-  const std::filesystem::path path =
-      std::filesystem::absolute(flags.model.model).lexically_normal();
-  const bool slash = path.filename().empty();  // a directory, with a slash behind it
-  options.model_name = !flags.name.empty() ? flags.name
-                       : slash             ? path.parent_path().filename().string()
-                                           : path.filename().string();
-  if (const char* key = std::getenv("EPISODIC_API_KEY")) options.access.api_key = key;
-  options.access.host = flags.host;
-  options.access.origins = flags.origins;
+  server::ServerOptions options = server_options(flags, say);
+  const bool keyless = options.access.api_key.empty() && options.access.api_keys.empty();
+  if (!is_loopback(flags.host) && keyless && (flags.port || flags.socket.empty()))
+    say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY or --api-keys");
   const GenerationDefaults of_model = generation_defaults(flags.model.model);
   options.defaults = flags.generation.options(of_model);
-  options.log = say;
-  if (!is_loopback(flags.host) && options.access.api_key.empty())
-    say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
+  if (!flags.encoder.empty()) {
+    options.encoder = std::make_shared<const SentenceEncoder>(SentenceEncoder::open(flags.encoder));
+    options.encoder_name = last_part(flags.encoder);
+  }
+
+  // what it needs is destroyed after it
+  std::unique_ptr<Engine> engine;
+  std::optional<server::Memories> memories;
+  std::optional<server::Service> service;
+  server::HttpServer http(options);
+  const auto [port, socket] = bind(flags, http);
+  Listening listening(http);
+
+  engine = load_engine(flags.common, flags.model);
+  attach_memory(*engine, flags);
   const std::int64_t tokens = engine->tokens();
   server::SchedulerOptions limits;
   limits.max_tokens = flags.max_tokens;
@@ -134,25 +208,23 @@ void run(const ServeFlags& flags) {
   limits.parallel = static_cast<std::size_t>(flags.parallel);
   limits.bytes = bytes_for_answers(flags);
   limits.in_flight.whole = std::chrono::seconds(flags.timeout);
-  std::optional<server::Memories> memories;
   if (!flags.memories.empty())
     memories.emplace(engine->shared_model(), flags.memories, flags.model.new_memory_config(),
                      flags.max_tokens);
   const auto start = std::make_shared<server::StartingPoint>(
       std::shared_ptr<Sequence>(std::shared_ptr<void>(), engine.get()), flags.max_tokens);
-  server::Service service(engine->shared_model(), start, memories ? &*memories : nullptr, limits);
-  server::HttpServer http(service, options);
-  const int port = http.bind(flags.host, static_cast<int>(flags.port));
+  service.emplace(engine->shared_model(), start, memories ? &*memories : nullptr, limits);
+  http.serve(*service);
+  // before, a signal ends the process as it ends any: nothing has been written
   const StopAtSignal stop(http);
-  const bool ipv6 = flags.host.find(':') != std::string::npos;
-  say(fmt::format("{} with {} tokens in its memory, at http://{}:{}/v1", options.model_name, tokens,
-                  ipv6 ? "[" + flags.host + "]" : flags.host, port));
+  say(fmt::format("{} with {} tokens in its memory, at {}", options.model_name, tokens,
+                  both(port.empty() ? "" : "http://" + port + "/v1", socket)));
   say(fmt::format(
       "where a request says nothing else: {}{}; an answer ends with its turn, or at {} "
       "tokens",
       sampling_text(options.defaults.sampling),
       of_model.source.empty() ? "" : " (" + of_model.source + ")", options.defaults.max_new));
-  http.listen();
+  listening.wait();
 }
 #else
 void run(const ServeFlags&) {
@@ -169,14 +241,15 @@ void add_serve(Command& app) {
   auto flags = std::make_shared<ServeFlags>();
   Command sub = app.subcommand("serve", "Answer over HTTP as OpenAI's interface does");
   sub.footer(
-      "POST /v1/completions and /v1/chat/completions (streams too), GET /v1/models, GET /health, "
-      "GET /metrics.\nEvery request begins behind the memory in --memory-dir, which stays as it "
+      "POST /v1/completions, /v1/chat/completions and /v1/messages (streams too), /v1/embeddings, "
+      "/tokenize,\n/detokenize, /apply-template, GET /v1/models, GET /health, GET /metrics.\nEvery "
+      "request begins behind the memory in --memory-dir, which stays as it "
       "is, or "
       "with nothing; a\nconversation's earlier turns are not read again. --parallel requests are "
       "answered at once, --queue others wait.\nFlags of sampling are what a request leaves open. "
       "Who "
       "may ask: programs of this machine, pages of no\norigin but --allow-origin's; whoever knows "
-      "EPISODIC_API_KEY where it is set.\n\n"
+      "EPISODIC_API_KEY, or a key of --api-keys, where there are any.\n\n"
       "Examples:\n"
       "  episodic serve --model M --memory-dir book.mem --port 8080\n"
       "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
@@ -187,8 +260,19 @@ void add_serve(Command& app) {
       "--memories", flags->memories,
       "Folder of memories by name, which requests make, read into and answer behind; made if "
       "it is not there");
+  sub.option("--encoder", flags->encoder,
+             "Folder of a sentence encoder of BERT's shape, for /v1/embeddings");
   sub.option("--host", flags->host, "Address to listen at").shows_default();
-  sub.option("--port", flags->port, "Port; 0: any that is free").between(0, 65535).shows_default();
+  sub.option("--port", flags->port,
+             "Port; 0: any that is free (default: 8080, or none where --socket is given)")
+      .between(0, 65535);
+  sub.option(
+      "--socket", flags->socket,
+      "Path of a Unix socket to listen at, for programs of the same user; beside a port only "
+      "where --port is given");
+  sub.option("--api-keys", flags->keys,
+             "File of API keys, one a line, each of which a request may show; EPISODIC_API_KEY is "
+             "one more");
   sub.option("--name", flags->name, "What the model is called (default: its path's last part)");
   add_count(sub, "--max-tokens", flags->max_tokens,
             "Tokens that a request may come to, its answer included: a device takes its room for "

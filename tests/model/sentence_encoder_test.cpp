@@ -155,6 +155,9 @@ TEST_CASE("a directory without sentence-transformers' files takes means, and all
 TEST_CASE("a long text is read up to max_tokens") {
   const auto encoder = SentenceEncoder::open(kFolder / "tiny", 6);  // 4 of the text
   const Floats four = encoder.encode(". . . .");
+  CHECK(encoder.count_tokens("") == 2);
+  CHECK(encoder.count_tokens(". . . .") == 6);
+  CHECK(encoder.count_tokens(". . . . . . . .") == 10);  // what is left out is counted
   CHECK(largest_difference(four, encoder.encode(". . . . grass green")) == 0);
   CHECK(largest_difference(four, encoder.encode(". . . grass green")) > 1e-3);
   CHECK(largest_difference(four, encoder.encode(". . .")) > 1e-3);

@@ -228,7 +228,7 @@ TEST_CASE("serve: a key is one exact word, its scheme in any case") {
   };
   for (const char* lines :
        {"Authorization: Bearer sec ret\r\n", "authorization: bearer sec ret\r\n",
-        "AUTHORIZATION: BEARER  sec ret  \r\n"})
+        "AUTHORIZATION: BEARER  sec ret  \r\n", "X-Api-Key: sec ret\r\n"})
     REQUIRE(with(lines) == 200);
   for (const char* lines :
        {"", "Authorization: sec ret\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer \r\n",
@@ -238,7 +238,7 @@ TEST_CASE("serve: a key is one exact word, its scheme in any case") {
         "Authorization: Basic sec ret\r\n",
         "Authorization: Bearer no\r\nAuthorization: Bearer sec ret\r\n",
         "Authorization: Bearer sec ret\r\nAuthorization: Bearer no\r\n",
-        "X-Api-Key: sec ret\r\n"}) {
+        "X-Api-Key: Bearer sec ret\r\n"}) {
     INFO(lines);
     REQUIRE(with(lines) == 401);
   }

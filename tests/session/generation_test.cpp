@@ -141,6 +141,7 @@ TEST_CASE("generation: ends by a stop token, a stop string, a callback, each wit
     CHECK(generation.result().finish == FinishReason::stop_token);
     CHECK(generation.result().ids == std::vector<std::int64_t>(all.begin(), all.begin() + 4));
     CHECK(generation.result().fed == 4);  // the stop token followed all of them
+    CHECK(generation.result().stop.empty());
   }
   {
     GenerateOptions options = options_of(8);
@@ -152,11 +153,12 @@ TEST_CASE("generation: ends by a stop token, a stop string, a callback, each wit
   }
   {
     GenerateOptions options = options_of(8);
-    options.stop = {kLetters.decode({all[2], all[3]}, false)};
+    options.stop = {"no such text", kLetters.decode({all[2], all[3]}, false)};
     Generation generation(prompt, options, {kVocab, {}}, &kLetters);
     Counting model;
     run(generation, model);
     CHECK(generation.result().finish == FinishReason::stop_string);
+    CHECK(generation.result().stop == options.stop[1]);
     CHECK(generation.result().text == kLetters.decode({all[0], all[1]}, false));
     CHECK(generation.result().ids.size() == 4);
     CHECK(generation.result().fed == 3);

@@ -44,6 +44,8 @@ class SentenceEncoder {
   std::int64_t width() const;
   /// Tokens of a text that are read, special tokens included; what follows them is left out.
   std::int64_t max_tokens() const;
+  /// Tokens of a text, special tokens included, before any are left out.
+  std::int64_t count_tokens(std::string_view text) const;
   /// Of config.json and all weights: vectors of encoders with different ones do not compare.
   const std::string& fingerprint() const;
 

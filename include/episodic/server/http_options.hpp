@@ -32,9 +32,11 @@ struct ConnectionLimits {
 };
 
 struct AccessOptions {
-  std::string api_key;               ///< what "Authorization: Bearer" must say; empty: no key
-  std::string host = "127.0.0.1";    ///< listened at
-  std::vector<std::string> origins;  ///< of web pages that may ask; "*": all, only with a key
+  /// What "Authorization: Bearer" or "x-api-key" must say; empty: no key.
+  std::string api_key;
+  std::string host = "127.0.0.1";          ///< listened at
+  std::vector<std::string> origins;        ///< of web pages that may ask; "*": all, only with a key
+  std::vector<std::string> api_keys = {};  ///< further ones: each opens the server
 };
 
 }  // namespace episodic::server

@@ -10,6 +10,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -82,6 +83,8 @@ class InFlight {
   double waited() const;
   /// Seconds since it waits no more.
   double computed() const;
+  /// Seconds from its coming to the answer's first token; nothing where there is none yet.
+  std::optional<double> first_token() const;
 
  private:
   bool wanted_locked();
@@ -95,6 +98,7 @@ class InFlight {
   std::condition_variable news_;
   std::shared_ptr<void> place_;
   Clock::time_point began_ = Clock::time_point::max();
+  Clock::time_point first_token_ = Clock::time_point::max();
   std::deque<Part> parts_;
   std::int64_t read_ = 0, told_ = 0;  // tokens of the prompt; those that the client knows of
   Clock::time_point full_since_ = Clock::time_point::max();

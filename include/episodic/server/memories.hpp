@@ -107,6 +107,8 @@ class Memories {
   /// Where answers behind it begin, at its last commit; opened at the first call and after commits.
   /// \throws FileError, ConfigError for one that was made with another model
   std::shared_ptr<StartingPoint> start(const std::string& name);
+  /// Of memories that are open now.
+  std::vector<std::shared_ptr<StartingPoint>> open() const;
   /// Starts of memories that were replaced or removed since the last call: nothing begins there any
   /// more (Scheduler::release).
   std::vector<std::shared_ptr<StartingPoint>> take_stale();

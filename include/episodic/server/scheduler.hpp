@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "episodic/server/histogram.hpp"
 #include "episodic/server/in_flight.hpp"
 #include "episodic/server/request_error.hpp"
 #include "episodic/server/work.hpp"
@@ -50,7 +51,29 @@ struct SchedulerCounters {
   std::uint64_t steps = 0;
   std::size_t places = 0;   ///< requests that wait or are answered now
   std::size_t waiting = 0;  ///< of these, those that wait
+  std::size_t running = 0;  ///< and those that are answered
   std::int64_t bytes = 0;   ///< that the sequences of answers take, about
+
+  // Of answers that were complete, why they ended; and requests that an error ended.
+  std::uint64_t stopped = 0, cut_off = 0, failed = 0;
+
+  // Of all steps of requests that have ended.
+  std::uint64_t recalled_events = 0;  ///< over all layers
+  std::uint64_t event_reads = 0;      ///< of the host's memories, per lane of a memory
+  std::uint64_t event_read_hits = 0;  ///< of these, of events in a disk tier, found in host memory
+
+  /// What its sequences have of their own, and how many there are, after the last request.
+  MemoryUsage own;
+  std::size_t sequences = 0;
+};
+
+/// How long requests took, in seconds. Those that only read a text are not among them.
+struct SchedulerTimes {
+  SchedulerTimes();
+  Histogram first_token;  ///< from a request's coming
+  Histogram whole;        ///< from its coming to its end
+  Histogram waiting;      ///< until it was taken up
+  Histogram each_token;   ///< of an answer behind its first, in the mean of the answer
 };
 
 /// Answers requests with one model. Up to `parallel` of them are answered in the same steps: each
@@ -93,6 +116,7 @@ class Scheduler {
   /// Seconds after which a place will be free, by what answers have taken so far.
   int seconds_to_wait() const;
   SchedulerCounters counters() const;
+  SchedulerTimes times() const;
   const SchedulerOptions& options() const { return options_; }
   const Model& model() const { return *model_; }
 
@@ -105,6 +129,7 @@ class Scheduler {
   void make_room(std::int64_t bytes, std::size_t lanes, const Lane* kept);
   void make_step();
   void hand_out();
+  MemoryUsage own_usage() const;
 
   const std::shared_ptr<const Model> model_;
   const SchedulerOptions options_;
@@ -121,6 +146,7 @@ class Scheduler {
   bool stopped_ = false;
   double mean_seconds_ = 1;  // of an answer, of late
   SchedulerCounters counters_;
+  SchedulerTimes times_;
   std::atomic<std::size_t> places_ = 0;
   std::thread thread_;
 };

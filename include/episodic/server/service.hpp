@@ -99,6 +99,12 @@ class Service {
   Job prepare(const Request& request);
   /// The same for a prompt that is tokens already. \param field of the request, for messages
   Job prepare(const Request& request, ChatPrompt prompt, const char* field);
+  /// The tokens of a request's prompt alone. \param goes_on behind what a memory holds: without the
+  /// token that begins a sequence \throws RequestError where the model has no chat format or
+  /// refuses the messages
+  ChatPrompt prompt_of(const Request& request, bool goes_on);
+  /// A chat as the model reads it, as text. \throws RequestError as prompt_of
+  std::string rendered(const Request& request);
   /// Takes a place, and waits for the answer; commits it where it is to be stored.
   Served answer(const Request& request);
 
@@ -124,6 +130,7 @@ class Service {
   ChatPrompt prompt_of(const Request& request, bool goes_on, Job& job);
   std::shared_ptr<const TokenGrammar> grammar_of_calls(const ForcedCalls& forced, bool several);
   ChatPrompt chat_prompt_of(const Request& request, bool goes_on, Job& job);
+  RenderedPrompt render_calls(const Request& request, bool may_call) const;
 
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<StartingPoint> start_;

@@ -77,6 +77,7 @@ struct GenerateResult {
   std::int64_t fed = 0;
   std::string text;  ///< decoded, without stop strings; empty without a tokenizer
   FinishReason finish = FinishReason::length;
+  std::string stop;  ///< the stop string that ended it; empty where none did
   /// With GenerateOptions::logprobs, of each of `ids`: what the model gave, before all options.
   std::vector<Logprobs> logprobs;
   double prefill_seconds = 0, decode_seconds = 0;  ///< of a Session; a Generation has no clock

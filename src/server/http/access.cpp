@@ -39,17 +39,12 @@ bool is_address(const std::string& name) {
          inet_pton(AF_INET6, name.c_str(), &unused) == 1;
 }
 
-/// Equal, in a time that does not tell where the first difference is.
-bool same_key(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
-    difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+/// Equal, in a time that tells nothing of the key. \param key not empty
+bool same_key(std::string_view given, std::string_view key) {
+  unsigned difference = given.size() == key.size() ? 0 : 1;
+  for (std::size_t i = 0; i < given.size(); ++i)
+    difference |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
   return difference == 0;
-}
-
-/// What anybody may ask: it says nothing but that there is a server.
-bool asks_health(const HttpHead& head) {
-  return std::string_view(head.path).substr(0, head.path.find('?')) == "/health";
 }
 
 /// Whether a browser sent it.
@@ -57,18 +52,24 @@ bool of_browser(const HttpHead& head) { return head.find("origin") || head.find(
 
 }  // namespace
 
+bool asks_health(const HttpHead& head) {
+  return std::string_view(head.path).substr(0, head.path.find('?')) == "/health";
+}
+
 Access::Access(AccessOptions options)
     : options_(std::move(options)),
+      keys_(options_.api_keys),
       any_address_(options_.host.empty() || options_.host == "0.0.0.0" || options_.host == "::") {
+  keys_.push_back(options_.api_key);
+  std::erase(keys_, "");
   for (std::string& origin : options_.origins) {
     origin = lower(trimmed(origin));
     if (origin.ends_with('/')) origin.pop_back();
     if (origin == "*") {
-      if (options_.api_key.empty())
+      if (!locked())
         throw ConfigError(
             "allowed origins: '*': every web page could use the server; name the pages' origins, "
-            "or "
-            "set EPISODIC_API_KEY");
+            "or set a key (EPISODIC_API_KEY)");
       continue;
     }
     const std::size_t scheme = origin.find("://");
@@ -96,11 +97,11 @@ bool Access::named_origin(std::string_view origin) const {
                      [&](const std::string& named) { return named == "*" || named == wanted; });
 }
 
-void Access::check_page(const HttpHead& head) const {
+void Access::check_page(const HttpHead& head, bool local) const {
   const std::string* origin = head.find("origin");
   const std::string* site = head.find("sec-fetch-site");
-  if (options_.api_key.empty()) {
-    if (!(head.minor == 0 && head.host.empty()) && !own_host(head.host))
+  if (!locked()) {
+    if (!local && !(head.minor == 0 && head.host.empty()) && !own_host(head.host))
       throw HttpError(403,
                       fmt::format("the name '{}' in Host is not this server's; ask it by localhost "
                                   "or 127.0.0.1, name another address for it, or set a key in "
@@ -128,23 +129,32 @@ void Access::check_page(const HttpHead& head) const {
     throw HttpError(415, "a page's request needs Content-Type: application/json");
 }
 
-void Access::check_key(const HttpHead& head) const {
-  if (options_.api_key.empty() || head.method == "OPTIONS") return;
-  if (head.count("authorization") == 1) {
-    const std::string_view given = *head.find("authorization");
-    const std::size_t space = given.find(' ');
-    if (space != std::string_view::npos && lower(given.substr(0, space)) == "bearer" &&
-        same_key(trimmed(given.substr(space)), options_.api_key))
-      return;
-  }
-  throw HttpError(401, head.count("authorization") > 1
-                           ? "Authorization is given more than once"
-                           : "the API key is missing or wrong: Authorization: Bearer KEY");
+/// All keys are looked at, so that the time does not tell which one it is.
+bool Access::fits(std::string_view key) const {
+  bool found = false;
+  for (const std::string& known : keys_) found |= same_key(key, known);
+  return found;
 }
 
-void Access::check(const HttpHead& head) const {
+/// "Authorization: Bearer KEY" as OpenAI's clients send it, or "x-api-key: KEY" as Anthropic's.
+void Access::check_key(const HttpHead& head) const {
+  if (!locked() || head.method == "OPTIONS") return;
+  for (const char* name : {"authorization", "x-api-key"})
+    if (head.count(name) > 1) throw HttpError(401, fmt::format("{} is given more than once", name));
+  if (const std::string* given = head.find("authorization")) {
+    const std::size_t space = given->find(' ');
+    if (space != std::string::npos && lower(given->substr(0, space)) == "bearer" &&
+        fits(trimmed(std::string_view(*given).substr(space))))
+      return;
+  }
+  if (const std::string* given = head.find("x-api-key"); given && fits(*given)) return;
+  throw HttpError(401,
+                  "the API key is missing or wrong: Authorization: Bearer KEY, or x-api-key: KEY");
+}
+
+void Access::check(const HttpHead& head, bool local) const {
   if (asks_health(head)) return;
-  check_page(head);
+  check_page(head, local);
   if (head.method == "GET" && head.path == "/") return;  // the page, which asks for the key
   check_key(head);
 }
@@ -166,7 +176,9 @@ std::vector<std::pair<std::string, std::string>> Access::preflight_headers(
   headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
   const std::string* wanted = head.find("access-control-request-headers");
   headers.emplace_back("Access-Control-Allow-Headers",
-                       wanted && !wanted->empty() ? *wanted : "authorization, content-type");
+                       wanted && !wanted->empty()
+                           ? *wanted
+                           : "authorization, content-type, x-api-key, anthropic-version");
   headers.emplace_back("Access-Control-Max-Age", "600");
   if (head.find("access-control-request-private-network"))
     headers.emplace_back("Access-Control-Allow-Private-Network", "true");

@@ -135,7 +135,8 @@ void Answering::answer_whole(Exchange& exchange, const std::shared_ptr<Asked>& a
   if (!all_ended(*asked) || given_up(*asked) != GivenUp::no) {
     log_answer(exchange.head.path, *asked);
     response.status = 503;
-    response.set_content(error_body(503, given_up_message(given_up(*asked))), "application/json");
+    response.set_content(error_body_at(exchange.head.path, 503, given_up_message(given_up(*asked))),
+                         "application/json");
     response.set_header("Retry-After", std::to_string(service_.scheduler().seconds_to_wait()));
     return;
   }
@@ -168,7 +169,7 @@ bool Answering::write_stream(Exchange& exchange, Asked& asked, httplib::DataSink
     sent = Clock::now();
     return sink.write(text.data(), text.size());
   };
-  const auto say_nothing = [&] { send(": waiting\n\n"); };
+  const auto say_nothing = [&] { send(form.silence()); };
   bool taken = send(form.begin());
   std::vector<bool> ended(asked.choices.size());
   std::int64_t read = 0;

@@ -81,16 +81,17 @@ const char* reason_of(int status) {
   }
 }
 
-Connection::Connection(int socket, const ConnectionLimits& limits, std::atomic<std::size_t>& bodies)
-    : socket_(socket), limits_(limits), bodies_(bodies) {
-  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // a token is a packet
+Connection::Connection(int socket, const ConnectionLimits& limits, Bodies& bodies, bool local)
+    : socket_(socket), limits_(limits), bodies_(bodies), local_(local) {
   set(socket, SOL_SOCKET, SO_SNDBUF, kSendBuffer);
+  wait_for_client(true);
+  if (local) return;
+  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);  // a token is a packet
   // notices a machine that has gone without a word
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 60);
   set(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, 6);
-  wait_for_client(true);
 }
 
 Connection::~Connection() {
@@ -156,21 +157,22 @@ std::optional<HttpHead> Connection::read_head() {
 }
 
 void Connection::count_body(std::size_t bytes) {
-  bodies_ += bytes;
+  bodies_.held += bytes;
   body_bytes_ += bytes;
-  if (bodies_ > limits_.bodies)
+  if (bodies_.held > limits_.bodies)
     throw HttpError(503, "the requests that come in now are too long for the server's memory");
 }
 
 void Connection::release_body() {
-  bodies_ -= body_bytes_;
+  bodies_.held -= body_bytes_;
   body_bytes_ = 0;
 }
 
 std::string Connection::read_body(const HttpHead& head) {
   std::string body;
-  if (head.length && *head.length > limits_.body)
-    throw HttpError(413, fmt::format("the request is longer than {} bytes", limits_.body));
+  const std::size_t longest = bodies_.longest;
+  if (head.length && *head.length > longest)
+    throw HttpError(413, fmt::format("the request is longer than {} bytes", longest));
   if (const std::string* coding = head.find("content-encoding");
       coding && lower(*coding) != "identity" && head.has_body())
     throw HttpError(415, "a compressed request is not read; send it as it is");
@@ -179,7 +181,7 @@ std::string Connection::read_body(const HttpHead& head) {
     if (head.has_body() && received_.empty() && head.minor == 1)
       send("HTTP/1.1 100 Continue\r\n\r\n");
   }
-  ChunkReader chunks(limits_.body, body);
+  ChunkReader chunks(longest, body);
   const auto take = [&] {  // what has arrived
     const std::size_t before = body.size();
     std::size_t used = received_.size();

@@ -20,6 +20,12 @@ namespace episodic::server {
 using Clock = std::chrono::steady_clock;
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
+/// What all connections of a server share of the bodies that come in.
+struct Bodies {
+  std::atomic<std::size_t> held = 0;     ///< bytes of all of them
+  std::atomic<std::size_t> longest = 0;  ///< bytes that one may have
+};
+
 /// One thread's, but for the functions that say otherwise.
 class Connection {
  public:
@@ -29,11 +35,13 @@ class Connection {
     gone,
   };
 
-  /// \param socket is closed with it \param bodies bytes that all connections hold of bodies
-  Connection(int socket, const ConnectionLimits& limits, std::atomic<std::size_t>& bodies);
+  /// \param socket is closed with it \param local over a socket of the file system
+  Connection(int socket, const ConnectionLimits& limits, Bodies& bodies, bool local);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
   ~Connection();
+
+  bool local() const { return local_; }
 
   /// The next request's head. Nothing where the client closed, or sent no first byte in time.
   /// \throws HttpError
@@ -77,8 +85,9 @@ class Connection {
 
   const int socket_;
   const ConnectionLimits& limits_;
-  std::atomic<std::size_t>& bodies_;
-  std::size_t body_bytes_ = 0;  // counted in bodies_
+  Bodies& bodies_;
+  const bool local_;
+  std::size_t body_bytes_ = 0;  // counted in bodies_.held
   std::string received_;        // behind the last request
   bool timed_out_ = false, broken_ = false, old_version_ = false;
   std::optional<Clock::time_point> drain_;

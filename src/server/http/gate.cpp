@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "http/gate.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -60,11 +61,13 @@ class Gate::FirstLine final : public httplib::Stream {
   std::size_t at_ = 0;
 };
 
-Gate::Gate(Access access, const ConnectionLimits& limits, Answer answer)
+Gate::Gate(Access access, const ConnectionLimits& limits, Check check, Answer answer)
     : access_(std::move(access)),
       limits_(fitting(limits)),
+      check_(std::move(check)),
       answer_(std::move(answer)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  bodies_.longest = limits_.body;
   if (wake_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
   // no other program takes the port at the same time
   set_socket_options([](socket_t socket) {
@@ -100,22 +103,32 @@ void Gate::stop() {
   [[maybe_unused]] const ssize_t n = write(wake_, &one, sizeof one);
 }
 
+void Gate::bind_socket(const std::filesystem::path& path) { local_.emplace(path); }
+
+void Gate::accept_from(int listener, bool local) {
+  const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+  if (socket >= 0) {
+    admit(socket, local);
+  } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    cut_the_slowest();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    remove_ended();
+  } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) {
+    stopping_ = true;
+  }  // else the client was gone before it was here
+}
+
 void Gate::run() {
+  const int port = svr_sock_, local = local_ ? local_->fd() : -1;
+  // the library sends nothing where it has no socket to listen at
+  if (port == INVALID_SOCKET && local_) svr_sock_ = fcntl(local, F_DUPFD_CLOEXEC, 0);
   while (!stopping_) {
-    std::array<pollfd, 2> waited{pollfd{svr_sock_, POLLIN, 0}, pollfd{wake_, POLLIN, 0}};
+    std::array<pollfd, 3> waited{pollfd{port, POLLIN, 0}, pollfd{local, POLLIN, 0},
+                                 pollfd{wake_, POLLIN, 0}};
     if (poll(waited.data(), waited.size(), -1) < 0 && errno != EINTR) break;
     if (stopping_) break;
-    if (waited[0].revents == 0) continue;
-    const int socket = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (socket >= 0) {
-      admit(socket);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      cut_the_slowest();
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      remove_ended();
-    } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) {
-      break;
-    }  // else the client was gone before it was here
+    if (waited[0].revents != 0) accept_from(port, false);
+    if (waited[1].revents != 0) accept_from(local, true);
   }
   end_all();
 }
@@ -149,7 +162,7 @@ bool Gate::cut_the_slowest() {
   return true;
 }
 
-void Gate::admit(int socket) {
+void Gate::admit(int socket, bool local) {
   remove_ended();
   std::size_t staying = 0, all = 0;
   {
@@ -157,7 +170,7 @@ void Gate::admit(int socket) {
     all = places_.size();
     for (const Place& place : places_) staying += place.cut ? 0 : 1;
   }
-  auto connection = std::make_unique<Connection>(socket, limits_, bodies_);
+  auto connection = std::make_unique<Connection>(socket, limits_, bodies_, local);
   if ((staying >= limits_.connections && !cut_the_slowest()) ||
       all >= limits_.connections + kSpare) {
     connection->reply(503, error_body(503, "the server has as many connections as it can hold"),
@@ -180,8 +193,9 @@ void Gate::admit(int socket) {
 }
 
 void Gate::end_all() {
-  shutdown(svr_sock_,
-           SHUT_RDWR);  // nobody gets in; the library takes a closed one as "do not send"
+  // nobody gets in; the library takes a closed one as "do not send"
+  shutdown(svr_sock_, SHUT_RDWR);
+  if (local_) shutdown(local_->fd(), SHUT_RDWR);
   stopping_ = true;
   {
     std::unique_lock lock(mutex_);
@@ -219,7 +233,8 @@ bool Gate::serve_one(Connection& connection) {
     if (!read) return false;
     head = std::move(*read);
     connection.extra_headers = access_.cors_headers(head);
-    access_.check(head);
+    access_.check(head, connection.local());
+    check_(head);
     Exchange request{connection, head, connection.read_body(head)};
     const bool close = head.minor == 0 || !head.keeps_alive() || stopping_;
     if (head.method == "OPTIONS")
@@ -236,10 +251,10 @@ bool Gate::serve_one(Connection& connection) {
     Headers headers = connection.extra_headers;
     if (e.status() == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
     if (e.status() == 503) headers.emplace_back("Retry-After", "1");
-    connection.reply(
-        e.status(),
-        error_body(e.status(), e.what(), "", e.status() == 401 ? "invalid_api_key" : ""), headers,
-        true, head.method == "HEAD");
+    connection.reply(e.status(),
+                     error_body_at(head.path, e.status(), e.what(), "",
+                                   e.status() == 401 ? "invalid_api_key" : ""),
+                     headers, true, head.method == "HEAD");
     return false;
   }
 }

@@ -6,16 +6,19 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "http/access.hpp"
 #include "http/connection.hpp"
 #include "http/http_head.hpp"
+#include "http/local_socket.hpp"
 
 namespace episodic::server {
 
@@ -36,15 +39,22 @@ struct Exchange {
 class Gate final : private httplib::Server {
  public:
   using Answer = std::function<void(Exchange&, httplib::Response&)>;
+  /// Throws an HttpError for a request that is not to be answered.
+  using Check = std::function<void(const HttpHead&)>;
 
-  /// \param answer makes an answer, on the connection's thread; its content providers are called
-  /// there too, while the Exchange lives
-  Gate(Access access, const ConnectionLimits& limits, Answer answer);
+  /// \param check is asked once the head is there, before a body is read \param answer makes an
+  /// answer, on the connection's thread; its content providers are called there too, while the
+  /// Exchange lives
+  Gate(Access access, const ConnectionLimits& limits, Check check, Answer answer);
   ~Gate() override;
 
   /// \param port 0: any that is free \return the port; -1 where it cannot be taken
   int bind(const std::string& host, int port);
-  /// Until `stop`; returns when every connection has ended. After `bind`.
+  /// The same at a path of the file system, beside a port or alone. \throws as LocalSocket
+  void bind_socket(const std::filesystem::path& path);
+  /// Of bodies from now on; ConnectionLimits::body before.
+  void set_longest_body(std::size_t bytes) { bodies_.longest = bytes; }
+  /// Until `stop`; returns when every connection has ended. After `bind` or `bind_socket`.
   void run();
   /// From any thread. What is being answered may be sent for stop_time more.
   void stop();
@@ -57,7 +67,8 @@ class Gate final : private httplib::Server {
   };
   class FirstLine;
 
-  void admit(int socket);
+  void accept_from(int listener, bool local);
+  void admit(int socket, bool local);
   bool cut_the_slowest();
   void remove_ended();
   void end_all();
@@ -66,8 +77,10 @@ class Gate final : private httplib::Server {
 
   const Access access_;
   const ConnectionLimits limits_;
+  const Check check_;
   const Answer answer_;
-  std::atomic<std::size_t> bodies_ = 0;
+  std::optional<LocalSocket> local_;
+  Bodies bodies_;
   std::atomic<bool> stopping_ = false;
   int wake_;  // an eventfd
   std::mutex mutex_;

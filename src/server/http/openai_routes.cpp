@@ -10,10 +10,7 @@ void complete(RouteContext& context, RequestKind kind, Exchange& exchange,
               httplib::Response& response) {
   Scheduler::Place place = context.service.scheduler().take_place();
   Request request = parse_request(kind, exchange.body, context.options.defaults);
-  if (const std::string* memory = exchange.head.find("x-episodic-memory");
-      memory && request.memory.empty())
-    request.memory = *memory;
-  if (request.memory.empty()) request.store = false;  // OpenAI keeps it to look at; nothing to do
+  take_memory_header(exchange, request);
   exchange.body = {};
   exchange.connection.release_body();
   OpenAiForm::Head head;

@@ -112,7 +112,7 @@ void Router::answer(Exchange& exchange, httplib::Response& response) const {
   }
   const auto refuse = [&](int status, const std::string& message) {
     response.status = status;
-    response.set_content(error_body(status, message), "application/json");
+    response.set_content(error_body_at(exchange.head.path, status, message), "application/json");
   };
   if (allowed.empty()) {
     std::string all;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <mutex>
 #include <string>
 
 #include "http/answering.hpp"
@@ -18,6 +19,7 @@ struct RouteContext {
   Answering answering;
   std::int64_t started = static_cast<std::int64_t>(std::time(nullptr));
   std::atomic<std::uint64_t> requests = 0;
+  std::mutex encoding;  ///< texts are encoded one request after another
 
   RouteContext(Service& s, const ServerOptions& o) : service(s), options(o), answering(s, o) {}
   /// An id that no other answer of this server has. \param kind what it is of, "chatcmpl"
@@ -31,6 +33,16 @@ void add_openai_routes(Router& router, RouteContext& context);
 /// /memories and what is below. Nothing where the service has none.
 void add_memory_routes(Router& router, RouteContext& context);
 
+/// /messages and what is below: Anthropic's.
+void add_messages_routes(Router& router, RouteContext& context);
+/// /tokenize, /detokenize, /apply-template.
+void add_token_routes(Router& router, RouteContext& context);
+/// /embeddings.
+void add_embedding_routes(Router& router, RouteContext& context);
+
+/// The memory that X-Episodic-Memory names, where the request's body names none. Clients of OpenAI
+/// send `store` as well where it means another thing; without a memory it means nothing here.
+void take_memory_header(const Exchange& exchange, Request& request);
 void answer_json(httplib::Response& response, const Json& json, int status = 200);
 /// The object of a request's body. \throws RequestError for what is none
 nlohmann::json parse_body(std::string_view body);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/answer_form.hpp"
 
+#include "protocol/messages_form.hpp"
+
 namespace episodic::server {
 
 std::string event_of(const Json& data, const char* name) {
@@ -21,6 +23,12 @@ std::string error_body(int status, const std::string& message, const std::string
                    {"param", parameter.empty() ? Json() : Json(parameter)},
                    {"code", code.empty() ? Json() : Json(code)}};
   return text_of({{"error", error}});
+}
+
+std::string error_body_at(std::string_view path, int status, const std::string& message,
+                          const std::string& parameter, const std::string& code) {
+  return is_messages_path(path) ? messages_error_body(status, message)
+                                : error_body(status, message, parameter, code);
 }
 
 Json recalled_json(const Served& served) {

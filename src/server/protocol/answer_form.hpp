@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "episodic/server/service.hpp"
 #include "protocol/json.hpp"
@@ -25,6 +26,8 @@ class AnswerForm {
   virtual std::string begin() { return {}; }
   /// So many tokens of the prompt are read; called where the request asked for it.
   virtual std::string progress(std::int64_t /*read*/, std::int64_t /*of*/) { return {}; }
+  /// Says nothing, so that nobody on the way takes a silent stream for dead.
+  virtual std::string silence() { return ": waiting\n\n"; }
   virtual std::string part(std::size_t choice, const Part& part) = 0;
   virtual std::string end_of_choice(std::size_t choice, const Served& served) = 0;
   virtual std::string end(std::span<const Served> choices) = 0;
@@ -38,6 +41,11 @@ std::string event_of(const Json& data, const char* name = nullptr);
 /// An error in OpenAI's form. \param parameter the field at fault, may be empty
 std::string error_body(int status, const std::string& message, const std::string& parameter = "",
                        const std::string& code = "");
+
+/// An error in the form of the protocol whose path it is: Anthropic's below /v1/messages, OpenAI's
+/// elsewhere. \param path as it was sent
+std::string error_body_at(std::string_view path, int status, const std::string& message,
+                          const std::string& parameter = "", const std::string& code = "");
 
 /// [{"event", "start", "end", "text", "layers", "rank", "attention"}], best first.
 Json recalled_json(const Served& served);
