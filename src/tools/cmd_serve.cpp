@@ -31,7 +31,8 @@ struct ServeFlags {
   ModelFlags model;
   std::filesystem::path dir, memories;
   std::string host = "127.0.0.1", name;
-  std::int64_t port = 8080, max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600;
+  std::int64_t port = 8080, max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600,
+               keep_responses = 30;
   std::vector<std::string> origins;
   GenerationFlags generation;
 };
@@ -114,6 +115,8 @@ void run(const ServeFlags& flags) {
   const GenerationDefaults of_model = generation_defaults(flags.model.model);
   options.defaults = flags.generation.options(of_model);
   options.log = say;
+  options.conversations.base = flags.dir;
+  options.conversations.keep = std::chrono::hours(24) * flags.keep_responses;
   if (!is_loopback(flags.host) && options.access.api_key.empty())
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY");
   const std::int64_t tokens = engine->tokens();
@@ -189,6 +192,8 @@ void add_serve(Command& app) {
       1);
   add_count(sub, "--queue", flags->queue,
             "Requests that may wait behind those being answered; more are told to come again");
+  add_count(sub, "--keep-responses", flags->keep_responses,
+            "Days that stored responses are kept in --memories; 0: for ever");
   add_count(sub, "--timeout", flags->timeout,
             "Seconds that a request may take, its waiting included; 0: no limit");
   sub.option("--allow-origin", flags->origins,

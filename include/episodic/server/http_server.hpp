@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "episodic/server/conversations.hpp"
 #include "episodic/server/http_options.hpp"
 #include "episodic/server/service.hpp"
 
@@ -29,6 +30,8 @@ struct ServerOptions {
   std::chrono::milliseconds silence{15'000};
   /// Most tokens of a text that are read into a memory from one commit to the next.
   std::int64_t commit_tokens = 65536;
+  /// Responses and conversations, which are kept where the service has memories by name.
+  ConversationsOptions conversations;
   /// Hears of each request in a line, for people; from several threads, one at a time.
   std::function<void(const std::string&)> log;
 };

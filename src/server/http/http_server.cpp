@@ -71,6 +71,7 @@ struct HttpServer::Impl {
              }) {
     add_server_routes(router, context);
     add_openai_routes(router, context);
+    add_responses_routes(router, context);
     add_memory_routes(router, context);
   }
 
