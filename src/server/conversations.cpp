@@ -40,9 +40,10 @@ void make_folder(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
-    throw FileError(fmt::format("{}: cannot be made ({}); it must lie in a folder that can be "
-                                "written",
-                                folder.string(), error.message()));
+    throw FileError(
+        fmt::format("{}: cannot be made ({}); it must lie in a folder that can be "
+                    "written",
+                    folder.string(), error.message()));
 }
 
 std::vector<fs::path> entries_of(const fs::path& folder) {
@@ -216,8 +217,8 @@ Conversations::Kept Conversations::read(const fs::path& folder, const char* file
   limits.remedy = "remove the folder it lies in";
   const std::string label = (folder / file).string();
   try {
-    const ordered_json json = parse_ordered(
-        {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, label, limits);
+    const ordered_json json =
+        parse_ordered({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, label, limits);
     if (json.at("format") != kFormat)
       throw FileError(fmt::format("{}: is of format {}, not {}; another version wrote it", label,
                                   printable_value(json.at("format")), kFormat));
@@ -392,9 +393,8 @@ std::shared_ptr<StartingPoint> Conversations::open_to_read(const std::string& re
     if (auto start = opened_[response].lock()) return start;
   }
   const std::int64_t max_tokens = service_.memories()->max_tokens();
-  auto memory = std::make_shared<EpisodicMemory>(
-      open_memory(service_.model(),
-                  {.dir = response_folder(response) / kMemory, .mode = OpenMode::read}));
+  auto memory = std::make_shared<EpisodicMemory>(open_memory(
+      service_.model(), {.dir = response_folder(response) / kMemory, .mode = OpenMode::read}));
   auto root = std::make_shared<Sequence>(service_.shared_model());
   const std::int64_t most = memory->tokens() + max_tokens;
   root->attach(std::move(memory), most);

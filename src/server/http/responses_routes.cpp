@@ -50,7 +50,8 @@ struct Response {
     talk->answered(answer);
     if (!conversation.is_null()) {
       Json& items = conversation["items"];
-      for (const Json* more : {&input, &response["output"]})
+      const Json& said = input;
+      for (const Json* more : {&said, &response["output"]})
         items.insert(items.end(), more->begin(), more->end());
       conversation["read"] = items.size();
     }
@@ -88,8 +89,7 @@ std::vector<ChatMessage> turn_of(const ResponsesRequest& request, const Response
   Json items = Json::array();
   if (!response.conversation.is_null()) {
     const Json& all = response.conversation.at("items");
-    items.insert(items.end(), all.begin() + response.conversation.at("read").get<int>(),
-                 all.end());
+    items.insert(items.end(), all.begin() + response.conversation.at("read").get<int>(), all.end());
   }
   items.insert(items.end(), request.input.begin(), request.input.end());
   std::vector<ChatMessage> turn = messages_of_items(items);
@@ -141,11 +141,11 @@ void respond(RouteContext& context, Exchange& exchange, httplib::Response& answe
   begin(context, request, exchange.head.find("x-episodic-memory"), *response, head);
   const Turn* turn = response->turn.get();
   const std::int64_t before = turn ? turn->tokens() : response->start->tokens();
-  response->talk.emplace(context.service.chat_template(), context.service.model().tokenizer(),
-                         ConversationOptions{.variables = request.variables,
-                                             .goes_on = before > 0,
-                                             .changed = ChangedTurns::keep},
-                         turn ? turn->history() : std::vector<ChatMessage>());
+  response->talk.emplace(
+      context.service.chat_template(), context.service.model().tokenizer(),
+      ConversationOptions{
+          .variables = request.variables, .goes_on = before > 0, .changed = ChangedTurns::keep},
+      turn ? turn->history() : std::vector<ChatMessage>());
   const ChatPrompt prompt =
       prompt_of(turn_of(request, *response), request, *response->talk, *response->talk);
   response->input = std::move(request.input);
@@ -186,16 +186,19 @@ Json page_of(Json items, const Target& target) {
     if (at == items.end()) Fields::wrong("after", "names no item of this list");
     first = static_cast<std::size_t>(at - items.begin()) + 1;
   }
-  const auto limit = static_cast<std::size_t>(
-      std::clamp<std::int64_t>(target.count("limit", kUsual), 1, kMost));
+  const auto limit =
+      static_cast<std::size_t>(std::clamp<std::int64_t>(target.count("limit", kUsual), 1, kMost));
   const std::size_t end = std::min(items.size(), first + limit);
   Json data = Json::array();
   for (std::size_t i = first; i < end; ++i) data.push_back(std::move(items[i]));
   const auto id = [&](bool last) {
     return data.empty() ? Json() : (last ? data.back() : data.front()).at("id");
   };
-  Json page{{"object", "list"}, {"data", Json::array()}, {"first_id", id(false)},
-            {"last_id", id(true)}, {"has_more", end < items.size()}};
+  Json page{{"object", "list"},
+            {"data", Json::array()},
+            {"first_id", id(false)},
+            {"last_id", id(true)},
+            {"has_more", end < items.size()}};
   page["data"] = std::move(data);
   return page;
 }
@@ -268,11 +271,11 @@ Json add_items(Conversations& all, const std::string& id, Exchange& exchange) {
 void add_conversation_routes(Router& router, RouteContext& context) {
   using Handler = std::function<Json(Conversations&, Exchange&, const Target&)>;
   const auto add = [&](const char* method, const char* path, Handler handler) {
-    router.add(method, path, [&context, handler](Exchange& exchange, const Target& target,
-                                                 auto& response) {
-      answer_json(response,
-                  handler(conversations_of(context, "conversation", 404), exchange, target));
-    });
+    router.add(method, path,
+               [&context, handler](Exchange& exchange, const Target& target, auto& response) {
+                 answer_json(response, handler(conversations_of(context, "conversation", 404),
+                                               exchange, target));
+               });
   };
   add("POST", "/conversations", [](Conversations& all, Exchange& exchange, const Target&) {
     return create_conversation(all, exchange);
@@ -287,8 +290,8 @@ void add_conversation_routes(Router& router, RouteContext& context) {
         if (!fields.find("metadata")) Fields::wrong("metadata", "is missing");
         const Json metadata = metadata_of(fields.find("metadata"));
         fields.require_known();
-        return conversation_json(change(
-            all, target.parts[0], [&](Json& record) { record["metadata"] = metadata; }));
+        return conversation_json(
+            change(all, target.parts[0], [&](Json& record) { record["metadata"] = metadata; }));
       });
   add("DELETE", "/conversations/{}", [](Conversations& all, Exchange&, const Target& target) {
     all.remove_conversation(target.parts[0]);
@@ -301,14 +304,13 @@ void add_conversation_routes(Router& router, RouteContext& context) {
       [](Conversations& all, Exchange& exchange, const Target& target) {
         return add_items(all, target.parts[0], exchange);
       });
-  add("GET", "/conversations/{}/items/{}",
-      [](Conversations& all, Exchange&, const Target& target) {
-        const Json record = parsed_record(all.conversation(target.parts[0]));
-        for (const Json& item : record.at("items"))
-          if (item.at("id") == target.parts[1]) return item;
-        throw RequestError(fmt::format("there is no item '{}'", printable(target.parts[1])),
-                           "item_id", 404, "item_not_found");
-      });
+  add("GET", "/conversations/{}/items/{}", [](Conversations& all, Exchange&, const Target& target) {
+    const Json record = parsed_record(all.conversation(target.parts[0]));
+    for (const Json& item : record.at("items"))
+      if (item.at("id") == target.parts[1]) return item;
+    throw RequestError(fmt::format("there is no item '{}'", printable(target.parts[1])), "item_id",
+                       404, "item_not_found");
+  });
 }
 
 }  // namespace
@@ -323,12 +325,11 @@ void add_responses_routes(Router& router, RouteContext& context) {
     const Conversations& all = conversations_of(context, "response_id", 404);
     answer_json(response, parsed_record(all.response(target.parts[0])).at("response"));
   });
-  router.add("DELETE", "/responses/{}",
-             [&context](Exchange&, const Target& target, auto& response) {
-               conversations_of(context, "response_id", 404).remove_response(target.parts[0]);
-               answer_json(response,
-                           {{"id", target.parts[0]}, {"object", "response"}, {"deleted", true}});
-             });
+  router.add(
+      "DELETE", "/responses/{}", [&context](Exchange&, const Target& target, auto& response) {
+        conversations_of(context, "response_id", 404).remove_response(target.parts[0]);
+        answer_json(response, {{"id", target.parts[0]}, {"object", "response"}, {"deleted", true}});
+      });
   router.add("GET", "/responses/{}/input_items",
              [&context](Exchange&, const Target& target, auto& response) {
                const Conversations& all = conversations_of(context, "response_id", 404);

@@ -27,24 +27,24 @@ Json ResponsesForm::message(const char* status) const {
 }
 
 Json ResponsesForm::response(const char* status) const {
-  Json json{{"id", head_.id},
-            {"object", "response"},
-            {"created_at", head_.created},
-            {"status", status},
-            {"background", false},
-            {"error", nullptr},
-            {"incomplete_details", nullptr},
-            {"model", head_.model},
-            {"output", Json::array()},
-            {"previous_response_id", head_.previous.empty() ? Json() : Json(head_.previous)},
-            {"conversation",
-             head_.conversation.empty() ? Json() : Json{{"id", head_.conversation}}},
-            {"store", head_.store},
-            {"parallel_tool_calls", true},
-            {"tool_choice", "auto"},
-            {"tools", Json::array()},
-            {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-            {"usage", nullptr}};
+  Json json{
+      {"id", head_.id},
+      {"object", "response"},
+      {"created_at", head_.created},
+      {"status", status},
+      {"background", false},
+      {"error", nullptr},
+      {"incomplete_details", nullptr},
+      {"model", head_.model},
+      {"output", Json::array()},
+      {"previous_response_id", head_.previous.empty() ? Json() : Json(head_.previous)},
+      {"conversation", head_.conversation.empty() ? Json() : Json{{"id", head_.conversation}}},
+      {"store", head_.store},
+      {"parallel_tool_calls", true},
+      {"tool_choice", "auto"},
+      {"tools", Json::array()},
+      {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+      {"usage", nullptr}};
   for (const auto& [name, value] : head_.said.items()) json[name] = value;
   return json;
 }

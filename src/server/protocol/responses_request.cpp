@@ -20,8 +20,8 @@ using nlohmann::json;
 
 // Constrained decoding and calls of tools come in at `text` and at `tools` and `tool_choice`.
 constexpr AsksForNothing kOfResponses[] = {
-    {"background", "[false]"}, {"tools", "[[]]"},        {"tool_choice", "[\"auto\", \"none\"]"},
-    {"prompt", "[]"},          {"top_logprobs", "[0]"},  {"context_management", "[[]]"},
+    {"background", "[false]"}, {"tools", "[[]]"},           {"tool_choice", "[\"auto\", \"none\"]"},
+    {"prompt", "[]"},          {"top_logprobs", "[0]"},     {"context_management", "[[]]"},
     {"extra_body", "[{}]"},    {"presence_penalty", "[0]"}, {"frequency_penalty", "[0]"},
 };
 constexpr AsksForNothing kOfResponsesStream[] = {{"include_obfuscation", "[false]"}};
@@ -29,13 +29,11 @@ constexpr AsksForNothing kOfReasoning[] = {
     {"effort", "[\"none\"]"}, {"summary", "[]"}, {"generate_summary", "[]"}};
 
 /// What `include` may ask for that no answer of this server has.
-constexpr std::string_view kNeverThere[] = {"reasoning.encrypted_content",
-                                            "message.input_image.image_url",
-                                            "file_search_call.results",
-                                            "web_search_call.results",
-                                            "web_search_call.action.sources",
-                                            "computer_call_output.output.image_url",
-                                            "code_interpreter_call.outputs"};
+constexpr std::string_view kNeverThere[] = {
+    "reasoning.encrypted_content",    "message.input_image.image_url",
+    "file_search_call.results",       "web_search_call.results",
+    "web_search_call.action.sources", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs"};
 
 std::string id_of(Fields& fields, const char* kind) {
   constexpr std::size_t kLongest = 64;
@@ -90,19 +88,16 @@ Json message_item(Fields& fields) {
 
 Json call_item(Fields& fields) {
   fields.find("namespace");
-  return {{"type", "function_call"},
-          {"id", id_of(fields, "fc")},
-          {"status", "completed"},
-          {"call_id", fields.text("call_id")},
-          {"name", fields.text("name")},
-          {"arguments", fields.text("arguments")}};
+  return {{"type", "function_call"},     {"id", id_of(fields, "fc")},
+          {"status", "completed"},       {"call_id", fields.text("call_id")},
+          {"name", fields.text("name")}, {"arguments", fields.text("arguments")}};
 }
 
 Json output_item(Fields& fields) {
   const json* output = fields.find("output");
   if (!output) Fields::wrong("output", "is missing");
-  Json kept = output->is_string() ? Json(output->get<std::string>())
-                                  : parts_of(*output, "input_text");
+  Json kept =
+      output->is_string() ? Json(output->get<std::string>()) : parts_of(*output, "input_text");
   return {{"type", "function_call_output"},
           {"id", id_of(fields, "fco")},
           {"status", "completed"},
@@ -169,8 +164,8 @@ void take_include(Fields& fields, ResponsesRequest& request) {
     if (what == "recall")
       request.recall = true;
     else if (!nothing)
-      Fields::wrong("include", fmt::format("{} is not built; \"recall\" is",
-                                           printable_value(what)));
+      Fields::wrong("include",
+                    fmt::format("{} is not built; \"recall\" is", printable_value(what)));
   }
 }
 
@@ -243,9 +238,9 @@ Json items_of(const json& items, const std::string& name) {
     try {
       kept.push_back(item_of(items[i]));
     } catch (const RequestError& e) {
-      throw RequestError(fmt::format("{}[{}]: {}", name, i, e.what()),
-                         fmt::format("{}[{}]{}{}", name, i, e.parameter().empty() ? "" : ".",
-                                     e.parameter()));
+      throw RequestError(
+          fmt::format("{}[{}]: {}", name, i, e.what()),
+          fmt::format("{}[{}]{}{}", name, i, e.parameter().empty() ? "" : ".", e.parameter()));
     }
   }
   return kept;
@@ -313,8 +308,8 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
   ResponsesRequest request;
   request.options = defaults;
   request.instructions = fields.text("instructions", "");
-  request.said = {{"instructions", fields.find("instructions") ? Json(request.instructions)
-                                                               : Json()}};
+  request.said = {
+      {"instructions", fields.find("instructions") ? Json(request.instructions) : Json()}};
   take_input(fields, request);
   take_start(fields, request);
   take_options(fields, request);
