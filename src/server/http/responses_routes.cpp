@@ -20,7 +20,8 @@ namespace {
 using json = nlohmann::json;
 
 constexpr const char* kNothingKept =
-    "this server keeps no responses and no conversations; start it with --memories DIR";
+    "this server keeps no responses and no conversations; it was started without a folder for "
+    "memories";
 
 Conversations& conversations_of(RouteContext& context, const char* field, int status) {
   if (context.conversations) return *context.conversations;
