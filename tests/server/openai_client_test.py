@@ -110,7 +110,7 @@ with tempfile.TemporaryDirectory(prefix="episodic-openai-") as work:
         client = client_of(server)
         again = client.responses.create(model="model", input="And then?", previous_response_id=first.id)
         assert again.output_text == second.output_text, (again, second)
-        assert client.responses.retrieve(second.id) == second
+        assert client.responses.retrieve(second.id).model_dump() == second.model_dump()
         later = client.responses.create(model="model", conversation=talk, input="And then?")
         items = list(client.conversations.items.list(talk, order="asc"))
         assert [item.role for item in items] == ["user", "assistant"] * 2, items

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <optional>
 #include <sstream>
+#include <tuple>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"

@@ -127,6 +127,14 @@ ChatPrompt prompt_of(const std::vector<ChatMessage>& turn, const ResponsesReques
   }
 }
 
+const ChatTemplate& template_of(const Service& service) {
+  try {
+    return service.chat_template();
+  } catch (const RequestError& e) {
+    throw RequestError(e.what(), "input");
+  }
+}
+
 void respond(RouteContext& context, Exchange& exchange, httplib::Response& answer) {
   Scheduler::Place place = context.service.scheduler().take_place();
   ResponsesRequest request = parse_responses_request(exchange.body, context.options.defaults);
@@ -143,7 +151,7 @@ void respond(RouteContext& context, Exchange& exchange, httplib::Response& answe
   const Turn* turn = response->turn.get();
   const std::int64_t before = turn ? turn->tokens() : response->start->tokens();
   response->talk.emplace(
-      context.service.chat_template(), context.service.model().tokenizer(),
+      template_of(context.service), context.service.model().tokenizer(),
       ConversationOptions{
           .variables = request.variables, .goes_on = before > 0, .changed = ChangedTurns::keep},
       turn ? turn->history() : std::vector<ChatMessage>());
