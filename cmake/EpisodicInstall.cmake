@@ -1,4 +1,4 @@
-# The package: find_package(episodic [COMPONENTS headers|core|episodic|torch|device|device_torch|kernels]); the
+# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|torch|device|device_torch|kernels]); the
 # programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
 # Each is a component of the installation too, `cmake --install build --component core`; what a component stands on
@@ -14,6 +14,8 @@ install(TARGETS episodic_core EXPORT episodicCoreTargets COMPONENT core)
 install(EXPORT episodicCoreTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT core)
 install(TARGETS episodic EXPORT episodicTargets COMPONENT episodic)
 install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT episodic)
+install(TARGETS episodic_server EXPORT episodicServerTargets COMPONENT server)
+install(EXPORT episodicServerTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT server)
 if(EPISODIC_TORCH)
   install(TARGETS episodic_torch EXPORT episodicTorchTargets COMPONENT torch)
   install(EXPORT episodicTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT torch)

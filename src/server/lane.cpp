@@ -34,6 +34,7 @@ std::size_t Lane::to_read() const {
 
 void Lane::begin(std::shared_ptr<InFlight> request, std::vector<std::int64_t> prompt) {
   request_ = std::move(request);
+  bytes_ = std::max(bytes_, request_->bytes());
   prompt_ = std::move(prompt);
   served_ = request_->unanswered();
   at_ = 0;
@@ -72,8 +73,11 @@ void Lane::begin_answer() {
     options.max_new = std::min(options.max_new, max_tokens_ - served_.prompt_tokens);
   options.feed_last = true;  // the next turn continues behind the whole answer
   InFlight* const to = request_.get();
-  options.on_token = [to](std::int64_t, std::string_view text) {
-    return to->put({std::string(text)});
+  options.on_token = [this, to, known = options.logprobs >= 0](std::int64_t id,
+                                                               std::string_view text) {
+    Part part{std::string(text), std::nullopt};
+    if (known && id != kNoToken) part.logprobs = answer_->result().logprobs.back();
+    return to->put(std::move(part));
   };
   const bool penalty = options.sampling.repetition_penalty != 1;
   answer_ = sequence_->model().generation(

@@ -35,6 +35,8 @@ class Lane {
   bool free() const { return request_ == nullptr; }
   /// Null over a sequence of its user's.
   const std::shared_ptr<StartingPoint>& start() const { return start_; }
+  /// Host memory that its sequence takes, about: for the largest work that it had.
+  std::int64_t bytes() const { return bytes_; }
   /// Number of the last step that it took part in.
   std::uint64_t last_used() const { return last_used_; }
   /// Tokens of a prompt that it need not read again.
@@ -81,6 +83,7 @@ class Lane {
   Point prompt_end_;                                       // behind the last request's prompt
   std::vector<std::int64_t> read_;                         // all that was read behind the start
   std::uint64_t last_used_ = 0;
+  std::int64_t bytes_ = 0;
 
   // of the request
   std::shared_ptr<InFlight> request_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
 #include "lane.hpp"
 
 namespace episodic::server {
@@ -41,8 +42,9 @@ Scheduler::Place Scheduler::take_place() {
   if (places_ >= options_.queue + std::max<std::size_t>(1, options_.parallel)) {
     ++counters_.refused;
     throw RequestError(
-        fmt::format("{} requests wait already, and more may not (--queue); ask again later",
-                    options_.queue),
+        fmt::format(
+            "{} requests wait already, and more may not (queue of the server); ask again later",
+            options_.queue),
         "", 429, "rate_limit_exceeded");
   }
   ++places_;
@@ -55,6 +57,14 @@ std::shared_ptr<InFlight> Scheduler::submit(Place place, Work work) {
     throw ConfigError("Work: neither `start` nor `sequence` is given");
   auto in_flight =
       std::make_shared<InFlight>(std::move(work), options_.in_flight, std::move(place));
+  if (options_.bytes > 0 && in_flight->bytes() > options_.bytes)
+    throw RequestError(
+        fmt::format(
+            "{} tokens take about {} of memory here, and answers may take {}; ask for fewer "
+            "tokens, or for smaller windows",
+            in_flight->work().most_tokens(), bytes_text(in_flight->bytes()),
+            bytes_text(options_.bytes)),
+        "max_tokens", 400, "context_length_exceeded");
   const std::lock_guard lock(mutex_);
   if (stopped_) throw RequestError("the server is going down", "", 503);
   ++counters_.requests;
@@ -169,7 +179,7 @@ bool Scheduler::begin_one() {
     Lane* lane = nullptr;
     std::exception_ptr failure;
     try {
-      lane = lane_for(next->work(), prompt);
+      lane = lane_for(*next, prompt);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -192,34 +202,62 @@ bool Scheduler::begin_one() {
 }
 
 /// A free lane at the work's starting point that has most of the prompt already; of equals the one
-/// that was used least lately. Else a new one, in the place of the one that was used least lately
-/// where there are as many as may be. Null: none is free.
-Lane* Scheduler::lane_for(const Work& work, std::span<const std::int64_t> prompt) {
+/// that was used least lately. Else a new one. Lanes that nobody uses make room for it, those that
+/// were used least lately first. Null: the work must wait.
+Lane* Scheduler::lane_for(const InFlight& request, std::span<const std::int64_t> prompt) {
+  const Work& work = request.work();
   const std::size_t most = std::max<std::size_t>(1, options_.parallel);
   Lane* best = nullptr;
-  Lane* oldest = nullptr;
   std::size_t busy = 0;
+  std::int64_t busy_bytes = 0;
   for (const auto& lane : lanes_) {
     const bool same = work.start && lane->start() == work.start;
     if (!lane->free()) {
       ++busy;
+      busy_bytes += lane->bytes();
       if (same && work.start->single()) return nullptr;
       continue;
     }
-    if (!oldest || lane->last_used() < oldest->last_used()) oldest = lane.get();
     if (!same) continue;
     const auto rank = [&](const Lane& l) { return std::pair(l.reusable(prompt), ~l.last_used()); };
     if (!best || rank(*lane) > rank(*best)) best = lane.get();
   }
-  if (busy >= most) return nullptr;
+  const auto too_many = [&](std::int64_t bytes) {
+    return options_.bytes > 0 && bytes > options_.bytes;
+  };
+  if (busy >= most || too_many(busy_bytes + request.bytes())) return nullptr;
   // a lane that holds another conversation is worth more than its place, while there are places
-  if (best && (best->reusable(prompt) > 0 || lanes_.size() >= most || work.start->single()))
+  const bool room = lanes_.size() < most && !too_many(bytes_of_lanes() + request.bytes());
+  if (best && (best->reusable(prompt) > 0 || !room || work.start->single())) {
+    make_room(std::max<std::int64_t>(0, request.bytes() - best->bytes()), 0, best);
     return best;
-  if (lanes_.size() >= most && oldest)
-    std::erase_if(lanes_, [&](const auto& lane) { return lane.get() == oldest; });
+  }
+  make_room(request.bytes(), 1, nullptr);
   lanes_.push_back(work.sequence ? std::make_unique<Lane>(work.sequence, options_.max_tokens)
                                  : std::make_unique<Lane>(work.start, options_.max_tokens));
   return lanes_.back().get();
+}
+
+std::int64_t Scheduler::bytes_of_lanes() const {
+  std::int64_t bytes = 0;
+  for (const auto& lane : lanes_) bytes += lane->bytes();
+  return bytes;
+}
+
+/// Gives up free lanes until so many bytes and lanes more are within bounds. \param kept is not one
+/// of them
+void Scheduler::make_room(std::int64_t bytes, std::size_t lanes, const Lane* kept) {
+  const std::size_t most = std::max<std::size_t>(1, options_.parallel);
+  while (lanes_.size() + lanes > most ||
+         (options_.bytes > 0 && bytes_of_lanes() + bytes > options_.bytes)) {
+    auto oldest = lanes_.end();
+    for (auto at = lanes_.begin(); at != lanes_.end(); ++at)
+      if ((*at)->free() && at->get() != kept &&
+          (oldest == lanes_.end() || (*at)->last_used() < (*oldest)->last_used()))
+        oldest = at;
+    if (oldest == lanes_.end()) return;
+    lanes_.erase(oldest);
+  }
 }
 
 /// One step: a token of every answer, and a piece of one prompt, each in its turn.
@@ -252,6 +290,7 @@ void Scheduler::make_step() {
   {
     const std::lock_guard lock(mutex_);
     step = ++counters_.steps;
+    counters_.bytes = bytes_of_lanes();
   }
   std::vector<StepResult> results(inputs.size());
   try {

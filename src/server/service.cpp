@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/strict_json.hpp"
@@ -56,8 +57,9 @@ Service::Service(Engine& engine, const SchedulerOptions& options)
 std::shared_ptr<StartingPoint> Service::start(const std::string& memory) {
   if (memory.empty()) return start_;
   if (!memories_)
-    throw RequestError("this server has no memories by name; start it with --memories DIR",
-                       "memory", 404, "memory_not_found");
+    throw RequestError(
+        "this server has no memories by name; it was started without a folder for them", "memory",
+        404, "memory_not_found");
   std::shared_ptr<StartingPoint> start = memories_->start(memory);
   for (const auto& stale : memories_->take_stale()) scheduler_.release(stale);
   return start;
@@ -69,6 +71,41 @@ const ChatTemplate& Service::chat_template() const {
   } catch (const FileError& e) {  // completions need none
     throw RequestError(e.what(), "messages");
   }
+}
+
+std::shared_ptr<const TokenTrie> Service::tokens() {
+  const std::lock_guard lock(grammar_mutex_);
+  if (!tokens_) tokens_ = std::make_shared<const TokenTrie>(model_->tokenizer());
+  return tokens_;
+}
+
+std::shared_ptr<const TokenGrammar> Service::grammar(const AnswerFormat& format) {
+  constexpr std::size_t kKept = 16, kCacheBytes = std::size_t{16} << 20;
+  const std::shared_ptr<const TokenTrie> trie = tokens();
+  const auto kept = [&] {
+    const auto at = std::find_if(grammars_.begin(), grammars_.end(),
+                                 [&](const auto& one) { return one.first == format; });
+    if (at != grammars_.end()) grammars_.splice(grammars_.begin(), grammars_, at);
+    return at != grammars_.end();
+  };
+  {
+    const std::lock_guard lock(grammar_mutex_);
+    if (kept()) return grammars_.front().second;
+  }
+  std::shared_ptr<const TokenGrammar> made;  // which takes its time: others need not wait for it
+  try {
+    made = std::make_shared<const TokenGrammar>(
+        format.kind == AnswerFormat::Kind::gbnf          ? grammar_of_gbnf(format.text)
+        : format.kind == AnswerFormat::Kind::json_schema ? grammar_of_json_schema(format.text)
+                                                         : grammar_of_json_object(),
+        trie, kCacheBytes);
+  } catch (const Error& e) {
+    throw RequestError(e.what(), format.field);
+  }
+  const std::lock_guard lock(grammar_mutex_);
+  if (!kept()) grammars_.emplace_front(format, std::move(made));
+  if (grammars_.size() > kKept) grammars_.pop_back();
+  return grammars_.front().second;
 }
 
 ChatPrompt Service::prompt_of(const Request& request, bool goes_on) const {
@@ -100,6 +137,8 @@ ChatPrompt Service::prompt_of(const Request& request, bool goes_on) const {
 Job Service::prepare(const Request& request) {
   if (request.store && request.memory.empty())
     throw RequestError("'store' keeps the turn in a memory; name it in 'memory'", "store");
+  if (request.store && request.choices > 1)
+    throw RequestError("'store' keeps one answer; ask for one choice", "n");
   Job job;
   bool goes_on = false;
   if (request.store) {
@@ -122,6 +161,7 @@ Job Service::prepare(const Request& request, ChatPrompt prompt, const char* fiel
   Job job;
   job.work.prompt = std::move(prompt);
   job.work.options = request.options;
+  if (request.format) job.work.options.grammar = grammar(*request.format);
   job.work.streams = request.stream;
   job.work.recall = request.recall;
   const std::int64_t tokens = job.work.prompt_tokens();
@@ -130,10 +170,15 @@ Job Service::prepare(const Request& request, ChatPrompt prompt, const char* fiel
   if (most > 0 && tokens + (request.options.max_new > 0 ? 1 : 0) > most)
     throw RequestError(
         fmt::format("the prompt has {} tokens; a request may come to {}, its answer included "
-                    "(--max-tokens)",
+                    "(max_tokens of the server)",
                     tokens, most),
         field, 400, "context_length_exceeded");
   const std::int64_t vocabulary = model_->config().vocab_size;
+  for (const auto& [id, bias] : request.options.sampling.logit_bias)
+    if (id < 0 || id >= vocabulary)
+      throw RequestError(
+          fmt::format("'logit_bias' has the token {}; the vocabulary has {}", id, vocabulary),
+          "logit_bias");
   for (const std::int64_t id : job.work.prompt.text)
     if (id < 0 || id >= vocabulary)
       throw RequestError(

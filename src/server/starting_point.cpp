@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/memory/plan.hpp"
 
 namespace episodic::server {
 
@@ -27,6 +29,25 @@ StartingPoint::StartingPoint(std::shared_ptr<Sequence> root, std::int64_t max_to
     why_single_ = e.what();
     if (memory) here_ = root_->snapshot();
   }
+}
+
+std::int64_t StartingPoint::bytes_for(std::int64_t tokens) const {
+  return host_bytes_of(*root_, tokens);
+}
+
+std::int64_t host_bytes_of(const Sequence& sequence, std::int64_t tokens) {
+  const SequenceMemory* memory = sequence.memory();
+  if (!memory) {
+    const ModelConfig& model = sequence.config();
+    return tokens * model.n_layers * 2 * model.n_kv_heads * model.head_dim *
+           static_cast<std::int64_t>(sizeof(float));
+  }
+  MemoryConfig config = memory->config();
+  config.host_bytes = config.repr_bytes = config.disk_bytes = 0;  // of a tail, which has no folder
+  config.disk_dir.clear();
+  return plan_memory(config, memory->shape(), tokens,
+                     tokens / std::max<std::int64_t>(1, config.min_block), false)
+      .host.total();
 }
 
 std::shared_ptr<Sequence> StartingPoint::sequence() {

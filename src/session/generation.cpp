@@ -49,6 +49,11 @@ Generation::Generation(std::vector<std::int64_t> prompt, GenerateOptions options
   if (!options_.stop.empty() && !tokenizer)
     throw ConfigError("generate: stop strings need a tokenizer; construct the Session with one");
   check_token_ids(prompt_, model.vocab_size);
+  for (const auto& [id, bias] : options_.sampling.logit_bias)
+    if (id < 0 || id >= model.vocab_size)
+      throw DataError(fmt::format("logit_bias: token {} is outside the model's vocabulary of {}",
+                                  id, model.vocab_size));
+  if (options_.grammar) grammar_.emplace(options_.grammar);
   if (stop_tokens_.empty() && !options_.ignore_eos) stop_tokens_ = model.eos_tokens;
   // The repetition penalty looks at the whole context: what was read, the prompt and the answer.
   sampler_.see(prompt_);
@@ -86,12 +91,17 @@ void Generation::accept(std::span<const float> logits) {
     if (static_cast<std::int64_t>(logits.size()) != vocab_size_)
       throw DataError(fmt::format("generate: {} logits, the vocabulary has {} tokens",
                                   logits.size(), vocab_size_));
-    const std::int64_t id = sampler_.sample(logits);
+    const std::optional<std::int64_t> id = draw(logits);
+    std::optional<Logprobs> known;
+    if (id && options_.logprobs >= 0 && !stops(*id))
+      known = logprobs_of(logits, *id, options_.logprobs);
+    if (id && grammar_ && !stops(*id)) grammar_->advance(*id);
     if (stage_ == Stage::writing) ++result_.fed;
     read_ = prompt_.size();
     pending_ = 0;
     stage_ = Stage::writing;
-    return take(id);
+    if (known) result_.logprobs.push_back(std::move(*known));
+    return id ? take(*id) : end(FinishReason::stop_token);
   }
   if (stage_ == Stage::reading) {
     read_ += pending_;
@@ -104,12 +114,43 @@ void Generation::accept(std::span<const float> logits) {
   stage_ = Stage::done;
 }
 
+/// The next token; nothing where a grammar's text is complete and no stop token could say so.
+std::optional<std::int64_t> Generation::draw(std::span<const float> logits) {
+  if (!grammar_) return sampler_.sample(logits);
+  TokenMask allowed = *grammar_->allowed();
+  allowed.resize(static_cast<std::size_t>(vocab_size_ + 63) / 64, 0);
+  if (vocab_size_ % 64 != 0)  // a tokenizer may have more tokens than the model
+    allowed.back() &= (std::uint64_t{1} << vocab_size_ % 64) - 1;
+  // a stop token ends the answer whatever its text is
+  const bool may_end = grammar_->may_end();
+  bool can_stop = false;
+  for (const std::int64_t id : stop_tokens_) {
+    if (id < 0 || id >= vocab_size_) continue;
+    const std::uint64_t bit = std::uint64_t{1} << id % 64;
+    std::uint64_t& word = allowed[static_cast<std::size_t>(id) / 64];
+    word = may_end ? word | bit : word & ~bit;
+    can_stop = can_stop || may_end;
+  }
+  const bool goes_on =
+      std::any_of(allowed.begin(), allowed.end(), [](std::uint64_t word) { return word != 0; });
+  if (!goes_on && may_end && !can_stop) return std::nullopt;
+  if (!goes_on)
+    throw DataError(fmt::format(
+        "generate: after {} tokens no token of the vocabulary goes on as the grammar asks for, and "
+        "its text may not end there; change the grammar",
+        result_.ids.size()));
+  return sampler_.sample_among(logits, allowed);
+}
+
+bool Generation::stops(std::int64_t id) const {
+  return std::find(stop_tokens_.begin(), stop_tokens_.end(), id) != stop_tokens_.end();
+}
+
 /// A token that was drawn.
 void Generation::take(std::int64_t id) {
-  if (std::find(stop_tokens_.begin(), stop_tokens_.end(), id) != stop_tokens_.end())
-    return end(FinishReason::stop_token);
+  if (stops(id)) return end(FinishReason::stop_token);
   result_.ids.push_back(id);
-  sampler_.see(id);
+  sampler_.generated(id);
   std::string text;
   if (decoder_) text = matcher_.push(decoder_->push(id));
   result_.text += text;

@@ -13,6 +13,9 @@
 namespace episodic {
 namespace {
 
+constexpr double kForbids = -100;  // as a bias
+constexpr double kNever = -std::numeric_limits<double>::infinity();
+
 /// SplitMix64: number `counter` of the stream of a seed.
 std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
   std::uint64_t z = seed + (counter + 1) * 0x9e3779b97f4a7c15ull;
@@ -34,6 +37,16 @@ void SamplingOptions::validate() const {
   if (!std::isfinite(repetition_penalty) || repetition_penalty <= 0)
     throw ConfigError(
         fmt::format("repetition_penalty is {}, must be > 0 (1: off)", repetition_penalty));
+  const auto within = [](const char* name, double penalty) {
+    if (!(penalty >= -2 && penalty <= 2))
+      throw ConfigError(fmt::format("{} is {}, must be in [-2, 2] (0: off)", name, penalty));
+  };
+  within("presence_penalty", presence_penalty);
+  within("frequency_penalty", frequency_penalty);
+  for (const auto& [id, bias] : logit_bias)
+    if (!(bias >= kForbids && bias <= -kForbids))
+      throw ConfigError(fmt::format(
+          "logit_bias of token {} is {}, must be in [-100, 100] (-100: never drawn)", id, bias));
 }
 
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t draws)
@@ -60,7 +73,13 @@ void Sampler::see(std::span<const std::int32_t> ids) {
   for (const std::int32_t id : ids) see_one(id);
 }
 
-std::int64_t Sampler::sample(std::span<const float> logits) {
+void Sampler::generated(std::int64_t id) {
+  see(id);
+  if (options_.presence_penalty != 0 || options_.frequency_penalty != 0) ++generated_[id];
+}
+
+std::int64_t Sampler::draw(std::span<const float> logits,
+                           const std::span<const std::uint64_t>* allowed) {
   if (logits.empty()) throw DataError("logits to sample from are empty");
   for (std::size_t i = 0; i < logits.size(); ++i)
     if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity())
@@ -69,8 +88,19 @@ std::int64_t Sampler::sample(std::span<const float> logits) {
                       "weights",
                       i, std::isnan(logits[i]) ? "NaN" : "infinite"));
   scores_.assign(logits.begin(), logits.end());
+  bias();
   penalize();
+  if (allowed)
+    for (std::size_t i = 0; i < scores_.size(); ++i) {
+      const std::uint64_t word = i / 64 < allowed->size() ? (*allowed)[i / 64] : 0;
+      if ((word >> i % 64 & 1) == 0) scores_[i] = kNever;
+    }
   const auto best = std::max_element(scores_.begin(), scores_.end());
+  if (std::isinf(*best) && (allowed || !options_.logit_bias.empty()))
+    throw DataError(
+        "no token that the grammar and logit_bias allow has a finite logit, so none can be "
+        "sampled; "
+        "allow more tokens");
   if (std::isinf(*best)) throw DataError("every logit is infinite, no token can be sampled");
   if (options_.temperature == 0) return best - scores_.begin();
 
@@ -97,14 +127,27 @@ std::int64_t Sampler::sample(std::span<const float> logits) {
   return last;
 }
 
+double& Sampler::score_of(std::int64_t id, const char* what) {
+  if (id < 0 || id >= static_cast<std::int64_t>(scores_.size()))
+    throw DataError(fmt::format("token {} of {} is not among {} logits", id, what, scores_.size()));
+  return scores_[static_cast<std::size_t>(id)];
+}
+
+void Sampler::bias() {
+  for (const auto& [id, bias] : options_.logit_bias) {
+    double& score = score_of(id, "logit_bias");
+    score = bias == kForbids ? kNever : score + bias;
+  }
+}
+
 void Sampler::penalize() {
   for (const std::int64_t id : seen_list_) {
-    if (id >= static_cast<std::int64_t>(scores_.size()))
-      throw DataError(
-          fmt::format("token {} of the context is not among {} logits", id, scores_.size()));
-    double& score = scores_[static_cast<std::size_t>(id)];
+    double& score = score_of(id, "the context");
     score = score < 0 ? score * options_.repetition_penalty : score / options_.repetition_penalty;
   }
+  for (const auto& [id, count] : generated_)
+    score_of(id, "the answer") -=
+        static_cast<double>(count) * options_.frequency_penalty + options_.presence_penalty;
 }
 
 // Candidates are the first so many of order_.
@@ -156,6 +199,28 @@ std::size_t Sampler::keep_min_p(std::size_t kept) {
 
 double Sampler::uniform() {
   return static_cast<double>(random_bits(options_.seed, draws_++) >> 11) * 0x1p-53;
+}
+
+Logprobs logprobs_of(std::span<const float> logits, std::int64_t id, std::int64_t top) {
+  if (id < 0 || id >= static_cast<std::int64_t>(logits.size()))
+    throw DataError(fmt::format("token {} is not among {} logits", id, logits.size()));
+  const auto max = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(static_cast<double>(x) - max);
+  const double norm = max + std::log(sum);
+  const auto of = [&](std::int64_t i) {
+    return TokenLogprob{i, static_cast<double>(logits[static_cast<std::size_t>(i)]) - norm};
+  };
+  Logprobs out{of(id), {}};
+  const std::int64_t n = std::clamp<std::int64_t>(top, 0, static_cast<std::int64_t>(logits.size()));
+  std::vector<std::int64_t> ids(logits.size());
+  if (n > 0) std::iota(ids.begin(), ids.end(), std::int64_t{0});
+  std::partial_sort(ids.begin(), ids.begin() + n, ids.end(), [&](std::int64_t a, std::int64_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  for (std::int64_t i = 0; i < n; ++i) out.top.push_back(of(ids[static_cast<std::size_t>(i)]));
+  return out;
 }
 
 }  // namespace episodic

@@ -23,6 +23,7 @@ struct AskFlags {
   ChatFlags chat;
   EncoderFlags encoder;
   GenerationFlags generation;
+  GrammarFlags grammar;
   bool keep = false, recall = false;
 };
 
@@ -44,8 +45,10 @@ void run(const AskFlags& flags) {
   flags.chat.check();
   if (flags.prompt.empty()) throw DataError("--prompt: is empty; ask something");
   GenerateOptions options = flags.generation.options(flags.chat.chat);
+  const std::optional<Grammar> grammar = flags.grammar.read();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const Tokenizer& tokenizer = engine->tokenizer();
+  constrain(options, grammar, tokenizer);
   const auto memory = std::make_shared<EpisodicMemory>(
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   check_finished(flags, *memory);
@@ -124,6 +127,7 @@ void add_ask(Command& app) {
   flags->encoder.add_to(sub);
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
+  flags->grammar.add_to(sub);
   sub.flag("--keep", flags->keep, "Commit question and answer to the memory");
   sub.flag(
       "--recall", flags->recall,

@@ -32,6 +32,7 @@ struct ChatCommandFlags {
   std::int64_t max_tokens = 100'000;
   ChatFlags chat;
   GenerationFlags generation;
+  GrammarFlags grammar;
   JsonFlag json;
 };
 
@@ -358,9 +359,11 @@ void run(const ChatCommandFlags& flags) {
   flags.common.apply();
   const GenerationDefaults of_model = generation_defaults(flags.model.model);
   GenerateOptions options = flags.generation.options(of_model);
+  const std::optional<Grammar> grammar = flags.grammar.read();
   if (!flags.generation.seed && options.sampling.temperature > 0)
     options.sampling.seed = std::random_device()();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  constrain(options, grammar, engine->tokenizer());
   // what has no chat format is refused before a folder is made
   load_model_chat_template(flags.model.model, engine->tokenizer());
   if (flags.dir.empty()) {
@@ -421,6 +424,7 @@ void add_chat(Command& app) {
   sub.option("--chat-variables", flags->chat.variables,
              "More variables of the template as JSON, such as {\"enable_thinking\": false}");
   flags->generation.add_to(sub, GenerationFlags::Otherwise::model);
+  flags->grammar.add_to(sub);
   flags->json.add_to(sub, "All turns as JSON");
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -20,6 +20,7 @@ struct GenerateFlags {
   std::filesystem::path ids_file;
   JsonFlag json;
   GenerationFlags generation;
+  GrammarFlags grammar;
   ChatFlags chat;
   EntryFlags entries;
   ReaderFlags reader;
@@ -60,8 +61,10 @@ void run(const GenerateFlags& flags) {
   if (!flags.encoder.dir.empty() && flags.question.empty())
     throw ConfigError("--encoder: needs --question, which it compares the events' text with");
   GenerateOptions options = flags.generation.options(flags.chat.chat);
+  const std::optional<Grammar> grammar = flags.grammar.read();
   const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  if (grammar) constrain(options, grammar, engine->tokenizer());
   const auto [prompt, question] = prompt_ids(flags, *engine);
   attach(*engine, flags.common, flags.model, config,
          static_cast<std::int64_t>(prompt.size() + question.size()) + options.max_new,
@@ -134,6 +137,7 @@ void add_generate(Command& app) {
   sub.flag("--no-special", flags->no_special, "Add no BOS or other special token to the prompt");
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
+  flags->grammar.add_to(sub);
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -18,6 +18,8 @@
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/base/units.hpp"
+#include "episodic/model/memory_settings.hpp"
 #include "kept.hpp"
 #if EPISODIC_HTTP
 #include "episodic/server/http_server.hpp"
@@ -33,6 +35,7 @@ struct ServeFlags {
   std::string host = "127.0.0.1", name;
   std::int64_t port = 8080, max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600,
                keep_responses = 30;
+  std::string bytes;
   std::vector<std::string> origins;
   GenerationFlags generation;
 };
@@ -83,6 +86,14 @@ class StopAtSignal {
   std::thread waiter_;
 };
 
+/// What answers may take of host memory: as the flag says, else most of what is left when the model
+/// is loaded.
+std::int64_t bytes_for_answers(const ServeFlags& flags) {
+  if (!flags.bytes.empty()) return parse_bytes(flags.bytes, "--answer-bytes");
+  const std::int64_t available = available_host_bytes();
+  return available < 0 ? 0 : available / 10 * 9;
+}
+
 bool is_loopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -124,6 +135,7 @@ void run(const ServeFlags& flags) {
   limits.max_tokens = flags.max_tokens;
   limits.queue = static_cast<std::size_t>(flags.queue);
   limits.parallel = static_cast<std::size_t>(flags.parallel);
+  limits.bytes = bytes_for_answers(flags);
   limits.in_flight.whole = std::chrono::seconds(flags.timeout);
   std::optional<server::Memories> memories;
   if (!flags.memories.empty())
@@ -192,6 +204,10 @@ void add_serve(Command& app) {
       1);
   add_count(sub, "--queue", flags->queue,
             "Requests that may wait behind those being answered; more are told to come again");
+  sub.option(
+      "--answer-bytes", flags->bytes,
+      "Host memory that answers may take together, such as 2GB; what does not fit waits; 0: no "
+      "bound (default: nine tenths of what is free)");
   add_count(sub, "--keep-responses", flags->keep_responses,
             "Days that stored responses are kept in --memories; 0: for ever");
   add_count(sub, "--timeout", flags->timeout,

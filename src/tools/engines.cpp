@@ -139,6 +139,10 @@ void GenerationFlags::add_to(Command& app, Otherwise otherwise) {
              help("Keep tokens of at least this share of the likeliest one's probability", "0"));
   app.option("--repetition-penalty", repetition_penalty,
              help("Against all tokens of the context; 1 is none", "1"));
+  app.option("--presence-penalty", presence_penalty,
+             "Against tokens that this answer has, -2 to 2; 0 is none");
+  app.option("--frequency-penalty", frequency_penalty,
+             "The same, once for each time that it has them");
   app.option("--seed", seed,
              fmt::format("Seed of the sampling (default: {})", as_model ? "drawn" : "0"));
   app.option("--stop", stop, "Text that ends the generation (may be given several times)");
@@ -152,6 +156,8 @@ GenerateOptions GenerationFlags::over(GenerateOptions o) const {
   o.sampling.top_k = top_k.value_or(o.sampling.top_k);
   o.sampling.min_p = min_p.value_or(o.sampling.min_p);
   o.sampling.repetition_penalty = repetition_penalty.value_or(o.sampling.repetition_penalty);
+  o.sampling.presence_penalty = presence_penalty.value_or(o.sampling.presence_penalty);
+  o.sampling.frequency_penalty = frequency_penalty.value_or(o.sampling.frequency_penalty);
   o.sampling.seed = seed.value_or(o.sampling.seed);
   o.stop = stop;
   o.ignore_eos = ignore_eos;
@@ -181,6 +187,36 @@ void GenerationFlags::note_if_cut(const CommonFlags& common, const GenerateResul
   fmt::print(stderr, "episodic: cut at {} tokens; --max-new allows more\n", result.ids.size());
 }
 
+void GrammarFlags::add_to(Command& app) {
+  const Option gbnf = app.option("--grammar", grammar,
+                                 "Hold the answer to a grammar in GBNF (docs/constrained.md)");
+  gbnf.type_name("FILE");
+  app.option("--json-schema", json_schema, "Hold the answer to a JSON schema")
+      .type_name("FILE")
+      .excludes(gbnf);
+}
+
+std::optional<Grammar> GrammarFlags::read() const {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  const auto in_file = [](const std::filesystem::path& file, Grammar (*parse)(std::string_view)) {
+    try {
+      return parse(read_text(file, kMost));
+    } catch (const ConfigError& e) {
+      throw ConfigError(fmt::format("{}: {}", file.string(), e.what()));
+    }
+  };
+  if (!grammar.empty()) return in_file(grammar, grammar_of_gbnf);
+  if (!json_schema.empty()) return in_file(json_schema, grammar_of_json_schema);
+  return std::nullopt;
+}
+
+void constrain(GenerateOptions& options, const std::optional<Grammar>& grammar,
+               const Tokenizer& tokenizer) {
+  if (grammar)
+    options.grammar = std::make_shared<const TokenGrammar>(
+        *grammar, std::make_shared<const TokenTrie>(tokenizer));
+}
+
 std::string sampling_text(const SamplingOptions& o) {
   const SamplingOptions off;
   std::string text = o.temperature == 0 ? "greedy" : fmt::format("temperature {}", o.temperature);
@@ -191,6 +227,10 @@ std::string sampling_text(const SamplingOptions& o) {
   }
   if (o.repetition_penalty != off.repetition_penalty)
     text += fmt::format(", repetition_penalty {}", o.repetition_penalty);
+  if (o.presence_penalty != off.presence_penalty)
+    text += fmt::format(", presence_penalty {}", o.presence_penalty);
+  if (o.frequency_penalty != off.frequency_penalty)
+    text += fmt::format(", frequency_penalty {}", o.frequency_penalty);
   return text;
 }
 

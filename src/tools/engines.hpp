@@ -67,6 +67,7 @@ inline constexpr std::int64_t kLongestAnswer = 4096;
 struct GenerationFlags {
   std::optional<std::int64_t> max_new, top_k;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<double> presence_penalty, frequency_penalty;
   std::optional<std::uint64_t> seed;
   std::vector<std::string> stop;
   bool ignore_eos = false;
@@ -88,6 +89,20 @@ struct GenerationFlags {
  private:
   GenerateOptions over(GenerateOptions options) const;
 };
+
+/// --grammar and --json-schema: what an answer is held to.
+struct GrammarFlags {
+  std::filesystem::path grammar, json_schema;
+
+  void add_to(Command& app);
+  /// The grammar of the file, nothing without the flags; to be called before a book is read.
+  /// \throws FileError, ConfigError
+  std::optional<Grammar> read() const;
+};
+
+/// Holds answers to a grammar, if there is one.
+void constrain(GenerateOptions& options, const std::optional<Grammar>& grammar,
+               const Tokenizer& tokenizer);
 
 /// "greedy", or "temperature 0.7, top_p 0.8".
 std::string sampling_text(const SamplingOptions& options);

@@ -26,14 +26,16 @@ ROOMS = {
     "retention": ["base"],
     "memory": ["base", "cpu", "timeline", "attention", "recall", "store", "retention"],
     "text": ["base"],
+    "grammar": ["base", "text"],
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model",
                "session"],
     "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
     "torch_slots": ["base", "model"],
     "device_torch": ["base", "model", "device", "torch_slots"],
     "torch_ops": ["base", "attention", "device_torch", "torch_slots"],
-    "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model"],
+    "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "grammar", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
+    "server": ["base", "memory", "text", "grammar", "timeline", "model", "session"],
 }
 # Headers of the programs (src/tools) that benchmarks share with them: flags, files, progress, plots.
 SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "hidden_facts.hpp", "kept.hpp",

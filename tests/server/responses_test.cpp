@@ -297,6 +297,30 @@ TEST_CASE("responses: the first turn begins behind a named memory, which stays a
   REQUIRE(text_of_response(house.respond({{"input", ask}})) != text_of_response(first));
 }
 
+TEST_CASE("responses: an answer in a form, and the turn behind it") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const json format{{"type", "json_schema"},
+                    {"name", "key"},
+                    {"schema",
+                     {{"type", "object"},
+                      {"properties", {{"found", {{"type", "boolean"}}}}},
+                      {"required", {"found"}},
+                      {"additionalProperties", false}}}};
+  const json first = house.respond(
+      {{"input", "Is there a key?"}, {"max_output_tokens", 60}, {"text", {{"format", format}}}});
+  REQUIRE(first["text"]["format"] == format);
+  REQUIRE(first["status"] == "completed");
+  REQUIRE(json::parse(text_of_response(first))["found"].is_boolean());
+  REQUIRE(!text_of_response(house.respond(after(first, "And then?"))).empty());
+  const json wrong{{"type", "json_schema"}, {"schema", {{"type", "colour"}}}};
+  const auto [status, error] =
+      house.ask("POST", "/v1/responses", {{"input", "a"}, {"text", {{"format", wrong}}}});
+  REQUIRE(status == 400);
+  REQUIRE(error["error"]["param"] == "text.format");
+}
+
 TEST_CASE("responses: events come in order, numbered, and end with what is stored") {
   const TempDir dir;
   make_chat_model(dir / "model");
@@ -564,6 +588,8 @@ TEST_CASE("responses: what is wrong is named, and a server without memories says
   REQUIRE(with("temperature", 200) == "temperature");
   REQUIRE(with("tools", {{{"type", "function"}}}) == "tools");
   REQUIRE(with("text", {{"format", {{"type", "json_schema"}}}}) == "text.format");
+  REQUIRE(with("text", {{"format", {{"type", "xml"}}}}) == "text.format");
+  REQUIRE(with("text", {{"verbosity", "high"}}) == "text.verbosity");
   REQUIRE(with("include", {"message.output_text.logprobs"}) == "include");
   REQUIRE(with("background", true) == "background");
   REQUIRE(with("conversation", 5) == "conversation");

@@ -215,7 +215,7 @@ TEST_CASE("serve: without a key, pages of others are refused by Host and Origin"
   REQUIRE(page(friendly, "Origin: http://localhost:3000\r\nContent-Type: text/plain\r\n") == 415);
   for (const char* origin : {"*", "localhost", "http://", "http://a/b", "http://a,http://b", ""}) {
     INFO(origin);
-    REQUIRE(mentions(refusal<ConfigError>([&] { Access({"", "", {origin}}); }), "--allow-origin"));
+    REQUIRE(mentions(refusal<ConfigError>([&] { Access({"", "", {origin}}); }), "allowed origins"));
   }
   REQUIRE(access(Access({"key", "", {"*"}}),
                  head_of("GET", "Host: evil.example\r\nAuthorization: Bearer key\r\n")) == 200);
@@ -287,17 +287,17 @@ TEST_CASE("serve: what asks for nothing is taken, whatever client sends it") {
         "taken");
   // what asks for something is refused by its name
   check(RequestKind::chat, R"({
-    "audio": {"voice": "x"}, "frequency_penalty": 0.1, "function_call": {"name": "f"},
-    "functions": [{}], "logit_bias": {"5": 1}, "logprobs": true, "top_logprobs": 2,
-    "modalities": ["text", "audio"], "n": 2, "prediction": {"type": "content", "content": "x"},
-    "reasoning_effort": "high", "response_format": {"type": "json_object"},
+    "audio": {"voice": "x"}, "frequency_penalty": 3, "function_call": {"name": "f"},
+    "functions": [{}], "logit_bias": {"a": 1}, "logprobs": "all", "top_logprobs": 2,
+    "modalities": ["text", "audio"], "n": 99, "prediction": {"type": "content", "content": "x"},
+    "reasoning_effort": "high", "response_format": {"type": "xml"},
     "tool_choice": "required", "tools": [{"type": "function"}], "verbosity": "low",
     "web_search_options": {}, "top_k": -2, "mirostat": 2, "xtc_probability": 0.5,
-    "repeat_penalty": 1.1, "grammar": "root ::= x", "json_schema": {"type": "object"},
+    "repeat_penalty": 1.1, "grammar": 5, "json_schema": "object",
     "min_tokens": 4, "use_beam_search": true, "stop_token_ids": [5], "guided_json": {},
     "continue_final_message": true, "skip_special_tokens": false, "extra_body": {"n": 2}})",
         "");
-  check(RequestKind::completion, R"({"logprobs": 1, "echo": true, "suffix": "x", "best_of": 2})",
+  check(RequestKind::completion, R"({"logprobs": -1, "echo": true, "suffix": "x", "best_of": 2})",
         "");
   check(RequestKind::chat, R"({"stream_options": {"include_obfuscation": true}})",
         "include_obfuscation");

@@ -108,12 +108,16 @@ TEST_CASE("serve: what is wrong with a request is named") {
                             R"("stop": "")",
                             R"("stop": [1])",
                             R"("stream": 1)",
-                            R"("n": 2)",
+                            R"("n": 99)",
                             R"("echo": true)",
                             R"("best_of": 3)",
                             R"("suffix": "x")",
-                            R"("presence_penalty": 0.5)",
-                            R"("logit_bias": {"5": 1})",
+                            R"("presence_penalty": 2.5)",
+                            R"("logit_bias": {"5": 101})",
+                            R"("logit_bias": {"x": 1})",
+                            R"("logprobs": 21)",
+                            R"("response_format": {"type": "xml"})",
+                            R"("json_schema": 5)",
                             R"("typical_p": 0.1)",
                             R"("stream_options": [])",
                             R"("repetition_penalty": 0)"}) {
@@ -377,7 +381,7 @@ TEST_CASE("serve: over HTTP, whole and as a stream") {
     REQUIRE(error["error"]["message"].get<std::string>().size() > 5);
     REQUIRE(error["error"]["param"] == (*field ? json(field) : json()));
   };
-  failed("/v1/completions", R"({"prompt": "a", "n": 3})", 400, "n");
+  failed("/v1/completions", R"({"prompt": "a", "n": 99})", 400, "n");
   failed("/v1/completions", "{", 400, "");
   failed(
       "/v1/chat/completions",

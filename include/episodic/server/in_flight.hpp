@@ -37,9 +37,14 @@ class InFlight {
 
   /// \param place what is given back once it has ended
   InFlight(Work work, const Limits& limits, std::shared_ptr<void> place)
-      : work_(std::move(work)), limits_(limits), place_(std::move(place)) {}
+      : work_(std::move(work)),
+        bytes_(work_.start || work_.sequence ? work_.bytes() : 0),
+        limits_(limits),
+        place_(std::move(place)) {}
 
   const Work& work() const { return work_; }
+  /// Work::bytes, before it begins.
+  std::int64_t bytes() const { return bytes_; }
   /// What is served where nothing was computed for it.
   Served unanswered() const;
 
@@ -83,6 +88,7 @@ class InFlight {
   void end_locked();
 
   const Work work_;
+  const std::int64_t bytes_;
   const Limits limits_;
   const Clock::time_point came_ = Clock::now();
   mutable std::mutex mutex_;

@@ -35,6 +35,9 @@ struct SchedulerOptions {
   std::int64_t max_tokens = 0;  ///< that work may come to, answer included; 0: no limit
   std::size_t queue = 64;       ///< requests that may wait behind those that are answered
   std::size_t parallel = 1;     ///< requests that are answered at once, >= 1
+  /// Host memory that the answers on their way may take together (host_bytes_of); what does not fit
+  /// waits. 0: no bound.
+  std::int64_t bytes = 0;
   InFlight::Limits in_flight;
 };
 
@@ -47,6 +50,7 @@ struct SchedulerCounters {
   std::uint64_t steps = 0;
   std::size_t places = 0;   ///< requests that wait or are answered now
   std::size_t waiting = 0;  ///< of these, those that wait
+  std::int64_t bytes = 0;   ///< that the sequences of answers take, about
 };
 
 /// Answers requests with one model. Up to `parallel` of them are answered in the same steps: each
@@ -70,7 +74,9 @@ class Scheduler {
 
   /// \throws RequestError 429 where all are taken, 503 where it has stopped
   Place take_place();
-  /// \throws RequestError 503 where it has stopped; ConfigError for work without a prompt or
+  /// \throws RequestError 503 where it has stopped, 400 for work that alone takes more than
+  /// `bytes`;
+  ///         ConfigError for work without a prompt or
   ///         without a place to begin
   std::shared_ptr<InFlight> submit(Place place, Work work);
   /// Nobody wants its answer any more. It ends at once if it waits, after the step if it is
@@ -94,7 +100,9 @@ class Scheduler {
   void compute_all();
   bool take_requests();
   bool begin_one();
-  Lane* lane_for(const Work& work, std::span<const std::int64_t> prompt);
+  Lane* lane_for(const InFlight& request, std::span<const std::int64_t> prompt);
+  std::int64_t bytes_of_lanes() const;
+  void make_room(std::int64_t bytes, std::size_t lanes, const Lane* kept);
   void make_step();
   void hand_out();
 

@@ -11,12 +11,17 @@
 /// std::puts(service.answer(request).result.text.c_str());
 /// \endcode
 
+#include <compare>
 #include <cstdint>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "episodic/grammar/token_grammar.hpp"
 #include "episodic/server/memories.hpp"
 #include "episodic/server/scheduler.hpp"
 #include "episodic/session/engine.hpp"
@@ -26,6 +31,15 @@ namespace episodic::server {
 
 enum class RequestKind : std::uint8_t { completion, chat };
 
+/// The texts that an answer may be.
+struct AnswerFormat {
+  enum class Kind : std::uint8_t { gbnf, json_schema, json_object };
+  Kind kind = Kind::json_object;
+  std::string text;                       ///< the grammar, or the schema as JSON
+  std::string field = "response_format";  ///< of the request, for messages
+  auto operator<=>(const AnswerFormat&) const = default;
+};
+
 /// What a client asks for.
 struct Request {
   RequestKind kind = RequestKind::completion;
@@ -34,6 +48,8 @@ struct Request {
   std::vector<ChatMessage> messages;             ///< of a chat
   std::string variables;                         ///< of a chat's template, as JSON; may be empty
   GenerateOptions options;
+  std::optional<AnswerFormat> format;  ///< nothing: any text
+  std::size_t choices = 1;             ///< answers to the same prompt, each with a seed of its own
   bool stream = false;
   bool stream_usage = false;  ///< ends the stream with the counts of tokens
   bool progress = false;      ///< of a stream: tells how much of a long prompt is read
@@ -74,6 +90,11 @@ class Service {
 
   /// Where a request begins that names this memory; empty: none.
   std::shared_ptr<StartingPoint> start(const std::string& memory);
+  /// The tokens of answers in a form; kept for the next request that asks for it.
+  /// \throws RequestError for a grammar or a schema that is none
+  std::shared_ptr<const TokenGrammar> grammar(const AnswerFormat& format);
+  /// Bytes of the model's tokens. \throws FileError where it has no tokenizer
+  std::shared_ptr<const TokenTrie> tokens();
   /// The model's chat format. \throws RequestError where there is none
   const ChatTemplate& chat_template() const;
 
@@ -89,6 +110,10 @@ class Service {
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<StartingPoint> start_;
   Memories* const memories_;
+  std::mutex grammar_mutex_;
+  std::shared_ptr<const TokenTrie> tokens_;
+  /// The last ones asked for, newest first.
+  std::list<std::pair<AnswerFormat, std::shared_ptr<const TokenGrammar>>> grammars_;
   Scheduler scheduler_;
 };
 

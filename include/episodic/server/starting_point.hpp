@@ -38,6 +38,9 @@ class StartingPoint {
   std::int64_t tokens() const { return tokens_; }
   /// Tokens before it as far as they are known: -1 where not.
   std::span<const std::int64_t> ids() const { return ids_; }
+  /// Host memory that work of so many tokens takes here, its windows included, beside what is there
+  /// once for all. About: events are taken to be short.
+  std::int64_t bytes_for(std::int64_t tokens) const;
   /// Of the memory; nothing with full attention.
   MemoryUsage usage() const { return usage_; }
   const Model& model() const { return root_->model(); }
@@ -52,5 +55,9 @@ class StartingPoint {
   bool single_ = false;
   std::mutex mutex_;
 };
+
+/// Host memory that a sequence takes with so many more tokens: its windows, and the events that
+/// they close, by plan_memory; keys and values of all layers with full attention.
+std::int64_t host_bytes_of(const Sequence& sequence, std::int64_t tokens);
 
 }  // namespace episodic::server

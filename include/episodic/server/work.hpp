@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "episodic/session/chat_prompt.hpp"
 #include "episodic/session/generation.hpp"
 #include "episodic/session/recall_notes.hpp"
+#include "episodic/session/sampling.hpp"
 #include "episodic/session/sequence.hpp"
 
 namespace episodic::server {
@@ -33,6 +35,12 @@ struct Work {
   /// read and written stays in it.
   std::shared_ptr<Sequence> sequence;
 
+  /// Tokens that it comes to at most.
+  std::int64_t most_tokens() const { return prompt_tokens() + (reads_only ? 0 : options.max_new); }
+  /// Host memory that it takes, about.
+  std::int64_t bytes() const {
+    return start ? start->bytes_for(most_tokens()) : host_bytes_of(*sequence, most_tokens());
+  }
   std::int64_t prompt_tokens() const {
     return static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
   }
@@ -50,7 +58,9 @@ struct Served {
 
 /// A part of an answer, as it is written.
 struct Part {
-  std::string text;
+  std::string text;  ///< what became certain; may be empty
+  std::optional<Logprobs> logprobs =
+      {};  ///< of the token that it came with, where they are asked for
 };
 
 }  // namespace episodic::server

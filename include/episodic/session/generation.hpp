@@ -18,12 +18,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "episodic/grammar/token_grammar.hpp"
 #include "episodic/session/sampling.hpp"
 #include "episodic/session/stop.hpp"
 #include "episodic/text/tokenizer.hpp"
@@ -31,7 +33,8 @@
 
 namespace episodic {
 
-/// Why a generation ended.
+/// Why a generation ended. `stop_token` is also the end of an answer that a grammar lets go on no
+/// further, where there are no stop tokens.
 enum class FinishReason : std::uint8_t { length, stop_token, stop_string, cancelled };
 
 const char* name_of(FinishReason reason);
@@ -55,6 +58,12 @@ struct GenerateOptions {
   /// to be gone on with or committed. Costs one step.
   bool feed_last = false;
   std::vector<std::string> stop;  ///< strings that end it; cut from the text. Need a tokenizer
+  /// The tokens' bytes together make a text of it, unless `max_new`, a stop string or the callback
+  /// ends the answer first. Special tokens are then never drawn, and stop tokens only where the
+  /// text may end. Null: none.
+  std::shared_ptr<const TokenGrammar> grammar;
+  /// Keep the log-probability of each token, and of so many of the likeliest; negative: nothing.
+  std::int64_t logprobs = -1;
   TokenCallback on_token;
 };
 
@@ -65,6 +74,8 @@ struct GenerateResult {
   std::int64_t fed = 0;
   std::string text;  ///< decoded, without stop strings; empty without a tokenizer
   FinishReason finish = FinishReason::length;
+  /// With GenerateOptions::logprobs, of each of `ids`: what the model gave, before all options.
+  std::vector<Logprobs> logprobs;
   double prefill_seconds = 0, decode_seconds = 0;  ///< of a Session; a Generation has no clock
 };
 
@@ -85,6 +96,7 @@ class Generation {
   /// \param tokenizer null: there is no text. It must outlive the generation
   /// \throws DataError for an empty prompt and for ids out of the vocabulary; ConfigError for
   ///         options out of their range, and for stop strings without a tokenizer
+  ///         (logit_bias: of ids out of the vocabulary, a DataError)
   Generation(std::vector<std::int64_t> prompt, GenerateOptions options, const Model& model,
              const Tokenizer* tokenizer = nullptr);
 
@@ -104,7 +116,8 @@ class Generation {
   Input next_input(std::int64_t chunk);
   /// The step of the last `next_input` was made. Draws the next token, if one is wanted.
   /// \param logits [vocab] that follow the step's last token; looked at if they were wanted
-  /// \throws DataError for logits that nothing can be drawn from, and for logits of another size;
+  /// \throws DataError for logits that nothing can be drawn from, for logits of another size, and
+  ///         where no token of the vocabulary goes on as the grammar asks for;
   ///         ConfigError where `next_input` was not called. The generation is then as before
   void accept(std::span<const float> logits);
 
@@ -118,12 +131,17 @@ class Generation {
   std::int64_t prompt_read() const { return static_cast<std::int64_t>(read_); }
   std::int64_t prompt_tokens() const { return static_cast<std::int64_t>(prompt_.size()); }
 
+  /// Draws with another seed from here on: for copies that are to be other answers.
+  void reseed(std::uint64_t seed) { sampler_.reseed(seed); }
+
   /// The answer so far; whole once `done`.
   const GenerateResult& result() const { return result_; }
 
  private:
   enum class Stage : std::uint8_t { reading, writing, last_token, done };
 
+  std::optional<std::int64_t> draw(std::span<const float> logits);
+  bool stops(std::int64_t id) const;
   void take(std::int64_t id);
   void end(FinishReason reason);
 
@@ -132,6 +150,7 @@ class Generation {
   std::vector<std::int64_t> stop_tokens_;
   Sampler sampler_;
   StopMatcher matcher_;
+  std::optional<GrammarState> grammar_;
   std::optional<StreamDecoder> decoder_;
   std::int64_t vocab_size_;
   std::size_t read_ = 0;     // tokens of the prompt

@@ -66,7 +66,8 @@ Access::Access(AccessOptions options)
     if (origin == "*") {
       if (options_.api_key.empty())
         throw ConfigError(
-            "--allow-origin '*': every web page could use the server; name the pages' origins, or "
+            "allowed origins: '*': every web page could use the server; name the pages' origins, "
+            "or "
             "set EPISODIC_API_KEY");
       continue;
     }
@@ -75,7 +76,7 @@ Access::Access(AccessOptions options)
                              origin.find_first_of("/ ,", scheme + 3) != std::string::npos ||
                              origin.size() == scheme + 3))
       throw ConfigError(fmt::format(
-          "--allow-origin: '{}' is no origin; give it as http://NAME:PORT", printable(origin)));
+          "allowed origins: '{}' is no origin; give it as http://NAME:PORT", printable(origin)));
   }
 }
 
@@ -102,7 +103,7 @@ void Access::check_page(const HttpHead& head) const {
     if (!(head.minor == 0 && head.host.empty()) && !own_host(head.host))
       throw HttpError(403,
                       fmt::format("the name '{}' in Host is not this server's; ask it by localhost "
-                                  "or 127.0.0.1, start it with --host NAME, or with a key in "
+                                  "or 127.0.0.1, name another address for it, or set a key in "
                                   "EPISODIC_API_KEY",
                                   printable(head.host)));
     if (head.count("origin") > 1) throw HttpError(403, "Origin is given more than once");
@@ -110,10 +111,11 @@ void Access::check_page(const HttpHead& head) const {
     const bool own =
         origin && (lower(*origin) == "http://" + host || lower(*origin) == "https://" + host);
     if (origin && !own && !named_origin(*origin))
-      throw HttpError(403, fmt::format("a page of '{}' may not ask this server; name it with "
-                                       "--allow-origin where it may",
+      throw HttpError(403, fmt::format("a page of '{}' may not ask this server; it would have to "
+                                       "be named as an allowed origin",
                                        printable(*origin)));
-    if (!origin && site && head.method == "POST" && *site != "same-origin" && *site != "none")
+    if (!origin && site && head.method != "GET" && head.method != "HEAD" &&
+        *site != "same-origin" && *site != "none")
       throw HttpError(403, "a page of another site may not ask this server");
   }
   // A browser asks first (OPTIONS) before it sends JSON to another origin, but sends plain text and
@@ -143,6 +145,7 @@ void Access::check_key(const HttpHead& head) const {
 void Access::check(const HttpHead& head) const {
   if (asks_health(head)) return;
   check_page(head);
+  if (head.method == "GET" && head.path == "/") return;  // the page, which asks for the key
   check_key(head);
 }
 
@@ -158,9 +161,9 @@ std::vector<std::pair<std::string, std::string>> Access::cors_headers(const Http
 std::vector<std::pair<std::string, std::string>> Access::preflight_headers(
     const HttpHead& head) const {
   std::vector<std::pair<std::string, std::string>> headers = cors_headers(head);
-  headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
+  headers.emplace_back("Allow", "GET, HEAD, POST, DELETE, OPTIONS");
   if (headers.front().first != "Access-Control-Allow-Origin") return headers;
-  headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+  headers.emplace_back("Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
   const std::string* wanted = head.find("access-control-request-headers");
   headers.emplace_back("Access-Control-Allow-Headers",
                        wanted && !wanted->empty() ? *wanted : "authorization, content-type");

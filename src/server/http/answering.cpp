@@ -42,7 +42,7 @@ Asked::~Asked() { withdraw(*this, GivenUp::client_left); }
 std::string given_up_message(GivenUp why) {
   switch (why) {
     case GivenUp::overdue:
-      return "the answer was not complete in time (--timeout)";
+      return "the answer was not complete in time (the server's limit of time)";
     case GivenUp::client_slow:
       return "the answer was not taken in time";
     default:

@@ -102,10 +102,10 @@ HttpServer::~HttpServer() { stop(); }
 int HttpServer::bind(const std::string& host, int port) {
   const int bound = impl_->gate.bind(host, port);
   if (bound <= 0)
-    throw ConfigError(fmt::format(
-        "--port, --host: {}:{} cannot be listened at; another program may do so already, or the "
-        "address is none of this machine",
-        printable(host), port));
+    throw ConfigError(
+        fmt::format("{}:{} cannot be listened at; another program may do so already, or the "
+                    "address is none of this machine",
+                    printable(host), port));
   return bound;
 }
 

@@ -18,8 +18,9 @@ using std::chrono::milliseconds;
 
 Memories& memories_of(RouteContext& context) {
   if (Memories* memories = context.service.memories()) return *memories;
-  throw RequestError("this server has no memories by name; start it with --memories DIR", "memory",
-                     404, "memory_not_found");
+  throw RequestError(
+      "this server has no memories by name; it was started without a folder for them", "memory",
+      404, "memory_not_found");
 }
 
 Json memory_json(const MemoryInfo& info) {
@@ -70,7 +71,8 @@ class Reading {
     if (std::string_view(context_.service.model().device()) != "cpu" && most > 0 &&
         static_cast<std::int64_t>(ids_.size() - at_) > most)
       throw RequestError(
-          fmt::format("on a device at most {} tokens are read at once (--max-tokens)", most),
+          fmt::format("on a device at most {} tokens are read at once (max_tokens of the server)",
+                      most),
           field);
     if (at_ < ids_.size()) submit();
   }

@@ -23,9 +23,15 @@ void complete(RouteContext& context, RequestKind kind, Exchange& exchange,
   head.created = static_cast<std::int64_t>(std::time(nullptr));
   head.usage = request.stream_usage;
   head.recall = request.recall;
+  head.logprobs = request.options.logprobs >= 0;
+  if (head.logprobs) {
+    head.tokens = context.service.tokens();
+    head.tokenizer = &context.service.model().tokenizer();
+  }
   Job job = context.service.prepare(request);
-  const auto asked = context.answering.ask(std::move(place), std::move(job),
-                                           std::make_unique<OpenAiForm>(std::move(head)));
+  const auto asked =
+      context.answering.ask(std::move(place), std::move(job),
+                            std::make_unique<OpenAiForm>(std::move(head)), request.choices);
   asked->progress = request.progress;
   if (request.stream)
     context.answering.answer_stream(exchange, asked, response);

@@ -160,6 +160,7 @@ void respond(RouteContext& context, Exchange& exchange, httplib::Response& answe
   response->input = std::move(request.input);
   Request plain;
   plain.options = std::move(request.options);
+  plain.format = std::move(request.format);
   plain.stream = request.stream;
   plain.recall = request.recall;
   Job job = context.service.prepare(plain, prompt, "input");

@@ -3,6 +3,7 @@
 
 #include "base/strict_json.hpp"
 #include "http/routes.hpp"
+#include "page/page.hpp"
 
 namespace episodic::server {
 namespace {
@@ -39,6 +40,18 @@ std::string metrics(const RouteContext& context) {
 }  // namespace
 
 void add_server_routes(Router& router, RouteContext& context) {
+  router.add("GET", "/", [](Exchange&, const Target&, auto& response) {
+    // the page asks its own server and nobody else, and stands in no other page
+    response.set_header(
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'");
+    response.set_header("X-Content-Type-Options", "nosniff");
+    response.set_header("Referrer-Policy", "no-referrer");
+    response.set_header("Cache-Control", "no-cache");
+    response.set_content(std::string(page()), "text/html; charset=utf-8");
+  });
   router.add("GET", "/health", [](Exchange&, const Target&, auto& response) {
     response.set_content(R"({"status":"ok"})", "application/json");
   });

@@ -3,7 +3,10 @@
 // Answers of OpenAI's completions and chat completions.
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "protocol/answer_form.hpp"
@@ -18,6 +21,9 @@ class OpenAiForm final : public AnswerForm {
     std::int64_t created = 0;
     bool usage = false;   ///< ends a stream with the counts of tokens
     bool recall = false;  ///< tells what was recalled
+    bool logprobs = false;
+    std::shared_ptr<const TokenTrie> tokens;  ///< their bytes, for log-probabilities
+    const Tokenizer* tokenizer = nullptr;     ///< the same
   };
   explicit OpenAiForm(Head head) : head_(std::move(head)) {}
 
@@ -33,11 +39,15 @@ class OpenAiForm final : public AnswerForm {
  private:
   bool chat() const { return head_.kind == RequestKind::chat; }
   Json head(bool part) const;
+  std::string bytes_of(std::int64_t id) const;
+  Json token_json(const TokenLogprob& token) const;
+  Json logprobs_json(std::span<const Logprobs> of, std::size_t offset) const;
   /// A part of a stream. \param finish null but in the last one
-  Json chunk(std::size_t choice, std::string_view text, Json finish);
+  Json chunk(std::size_t choice, std::string_view text, Json finish, Json logprobs = nullptr);
 
   Head head_;
-  std::vector<bool> begun_;  // choices that sent their role
+  std::vector<bool> begun_;        // choices that sent their role
+  std::vector<std::size_t> sent_;  // bytes of each choice
 };
 
 }  // namespace episodic::server

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -19,10 +20,6 @@ namespace {
 using nlohmann::json;
 
 constexpr AsksForNothing kBoth[] = {
-    {"n", "[1]"},
-    {"frequency_penalty", "[0]"},
-    {"presence_penalty", "[0]"},
-    {"logit_bias", "[{}, []]"},
     {"transforms", "[[]]"},
     {"extra_body", "[{}]"},
     // llama.cpp
@@ -40,9 +37,7 @@ constexpr AsksForNothing kBoth[] = {
     {"repeat_penalty", "[1]"},
     {"n_indent", "[0]"},
     {"penalize_nl", "[false]"},
-    {"grammar", "[\"\"]"},
     {"grammar_lazy", "[false]"},
-    {"json_schema", "[{}]"},
     {"samplers", "[[]]"},
     {"lora", "[[]]"},
     {"t_max_predict_ms", "[0, -1]"},
@@ -71,13 +66,10 @@ constexpr AsksForNothing kBoth[] = {
     {"kv_transfer_params", "[{}]"},
 };
 constexpr AsksForNothing kOfChat[] = {
-    {"logprobs", "[false]"},
-    {"top_logprobs", "[0]"},
     {"tools", "[[]]"},
     {"tool_choice", "[\"none\", \"auto\"]"},
     {"functions", "[[]]"},
     {"function_call", "[\"none\", \"auto\"]"},
-    {"response_format", "[{\"type\": \"text\"}]"},
     {"modalities", "[[\"text\"]]"},
     {"verbosity", "[\"medium\"]"},
     {"documents", "[[]]"},
@@ -96,12 +88,10 @@ constexpr AsksForNothing kOfStream[] = {
     {"continuous_usage_stats", "[false]"},
 };
 constexpr AsksForNothing kOfCompletion[] = {
-    {"logprobs", "[false]"},
     {"best_of", "[1]"},
     {"echo", "[false]"},
     {"suffix", "[\"\"]"},
     {"add_special_tokens", "[true]"},
-    {"response_format", "[{\"type\": \"text\"}]"},
 };
 
 /// A message's text: a string, or a list of parts that are texts.
@@ -208,6 +198,87 @@ void take_stops(Fields& fields, GenerateOptions& options) {
     add(*stop);
 }
 
+/// The texts that an answer may be, by any of the names that clients know.
+void take_format(Fields& fields, Request& request) {
+  using Kind = AnswerFormat::Kind;
+  const auto set = [&](Kind kind, std::string text, const char* field) {
+    if (request.format)
+      Fields::wrong(field, fmt::format("and '{}' are both given", request.format->field));
+    request.format = AnswerFormat{kind, std::move(text), field};
+  };
+  if (const std::string gbnf = fields.text("grammar", ""); !gbnf.empty())
+    set(Kind::gbnf, gbnf, "grammar");
+  if (const json* schema = fields.find("json_schema"); schema && *schema != json::object()) {
+    if (!schema->is_object()) Fields::wrong("json_schema", "must be an object");
+    set(Kind::json_schema, schema->dump(), "json_schema");
+  }
+  const json* format = fields.find("response_format");
+  if (!format) return;
+  if (!format->is_object()) Fields::wrong("response_format", "must be an object");
+  const json type = format->value("type", json());
+  if (type == "json_object") {
+    // llama.cpp takes a schema here, too
+    const auto schema = format->find("schema");
+    const bool given = schema != format->end() && schema->is_object() && !schema->empty();
+    set(given ? Kind::json_schema : Kind::json_object, given ? schema->dump() : "",
+        "response_format");
+  } else if (type == "json_schema") {
+    const json inner = format->value("json_schema", json());
+    if (!inner.is_object() || !inner.contains("schema") || !inner["schema"].is_object())
+      Fields::wrong("response_format", "needs {\"json_schema\": {\"schema\": {...}}}");
+    set(Kind::json_schema, inner["schema"].dump(), "response_format");
+  } else if (type != "text") {
+    Fields::wrong("response_format", "must have the type text, json_object or json_schema");
+  }
+}
+
+/// An object {"id": bias}, or as llama.cpp a list [[id, bias], ...].
+void take_biases(Fields& fields, SamplingOptions& sampling) {
+  const json* biases = fields.find("logit_bias");
+  if (!biases) return;
+  const auto add = [&](std::int64_t id, const json& bias) {
+    if (!bias.is_number() || !(bias.get<double>() >= -100) || !(bias.get<double>() <= 100))
+      Fields::wrong("logit_bias", "must have biases from -100 to 100");
+    sampling.logit_bias[id] = bias.get<double>();
+  };
+  if (biases->is_array()) {
+    for (const json& one : *biases) {
+      if (!one.is_array() || one.size() != 2 || !one[0].is_number_integer())
+        Fields::wrong("logit_bias", "must be {\"id\": bias} or [[id, bias], ...]");
+      add(one[0].get<std::int64_t>(), one[1]);
+    }
+    return;
+  }
+  if (!biases->is_object()) Fields::wrong("logit_bias", "must be an object");
+  for (const auto& [name, bias] : biases->items()) {
+    std::int64_t id = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+    if (error != std::errc() || end != name.data() + name.size())
+      Fields::wrong("logit_bias", fmt::format("has '{}', which is no token id", printable(name)));
+    add(id, bias);
+  }
+}
+
+/// A chat's `logprobs` and `top_logprobs`, a completion's count.
+void take_logprobs(Fields& fields, Request& request) {
+  constexpr std::int64_t kMost = 20;
+  const json* wanted = fields.find("logprobs");
+  std::int64_t& logprobs = request.options.logprobs;
+  if (request.kind == RequestKind::chat) {
+    const bool flag = fields.flag("logprobs");
+    const std::int64_t top = fields.count("top_logprobs", 0, 0);
+    if (top > kMost) Fields::wrong("top_logprobs", fmt::format("must be at most {}", kMost));
+    if (top > 0 && !flag) Fields::wrong("top_logprobs", "needs 'logprobs'");
+    if (flag) logprobs = top;
+  } else if (wanted && *wanted != false) {
+    const std::int64_t top = fields.count("logprobs", 0, 0);
+    if (top > kMost) Fields::wrong("logprobs", fmt::format("must be at most {}", kMost));
+    logprobs = top;
+  }
+}
+
+constexpr std::size_t kMostChoices = 16;
+
 /// What an answer is to tell beside its text.
 void take_includes(Fields& fields, Request& request) {
   const json* include = fields.find("include");
@@ -273,6 +344,13 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   o.sampling.min_p = fields.number("min_p", 0, 1, o.sampling.min_p);
   o.sampling.repetition_penalty =
       fields.number("repetition_penalty", 1e-3, 1e3, o.sampling.repetition_penalty);
+  o.sampling.presence_penalty =
+      fields.number("presence_penalty", -2, 2, o.sampling.presence_penalty);
+  o.sampling.frequency_penalty =
+      fields.number("frequency_penalty", -2, 2, o.sampling.frequency_penalty);
+  take_biases(fields, o.sampling);
+  take_logprobs(fields, request);
+  take_format(fields, request);
   if (const json* seed = fields.find("seed")) {
     if (!seed->is_number_integer()) Fields::wrong("seed", "must be a whole number");
     o.sampling.seed = static_cast<std::uint64_t>(seed->get<std::int64_t>());
@@ -282,6 +360,9 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   }
   o.ignore_eos = fields.flag("ignore_eos", o.ignore_eos);
   take_stops(fields, o);
+  request.choices = static_cast<std::size_t>(fields.count("n", 1, 1));
+  if (request.choices > kMostChoices)
+    Fields::wrong("n", fmt::format("must be at most {}", kMostChoices));
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
   take_includes(fields, request);

@@ -18,11 +18,11 @@ namespace {
 
 using nlohmann::json;
 
-// Constrained decoding and calls of tools come in at `text` and at `tools` and `tool_choice`.
+// Calls of tools come in at `tools` and `tool_choice`.
 constexpr AsksForNothing kOfResponses[] = {
-    {"background", "[false]"}, {"tools", "[[]]"},           {"tool_choice", "[\"auto\", \"none\"]"},
-    {"prompt", "[]"},          {"top_logprobs", "[0]"},     {"context_management", "[[]]"},
-    {"extra_body", "[{}]"},    {"presence_penalty", "[0]"}, {"frequency_penalty", "[0]"},
+    {"background", "[false]"}, {"tools", "[[]]"},       {"tool_choice", "[\"auto\", \"none\"]"},
+    {"prompt", "[]"},          {"top_logprobs", "[0]"}, {"context_management", "[[]]"},
+    {"extra_body", "[{}]"},
 };
 constexpr AsksForNothing kOfResponsesStream[] = {{"include_obfuscation", "[false]"}};
 constexpr AsksForNothing kOfReasoning[] = {
@@ -139,15 +139,38 @@ Json arguments_of(const std::string& text) {
   return text;
 }
 
+/// The texts that the answer may be.
+void take_text_format(const json& format, ResponsesRequest& request) {
+  using Kind = AnswerFormat::Kind;
+  constexpr const char* kField = "text.format";
+  if (!format.is_object()) Fields::wrong(kField, "must be an object");
+  Fields fields(format);
+  const std::string type = fields.text("type");
+  if (type == "json_object") {
+    request.format = AnswerFormat{Kind::json_object, "", kField};
+  } else if (type == "json_schema") {
+    const json* schema = fields.find("schema");
+    if (!schema || !schema->is_object()) Fields::wrong(kField, "needs an object as 'schema'");
+    fields.text("name", "");
+    fields.text("description", "");
+    fields.flag("strict");
+    request.format = AnswerFormat{Kind::json_schema, schema->dump(), kField};
+  } else if (type != "text") {
+    Fields::wrong(kField, "must have the type text, json_object or json_schema");
+  }
+  fields.require_known();
+}
+
 void take_text(Fields& fields, ResponsesRequest& request) {
-  request.said["text"] = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
+  Json& said = request.said["text"] = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
   const json* text = fields.find("text");
   if (!text) return;
   if (!text->is_object()) Fields::wrong("text", "must be an object");
   Fields of_text(*text);
-  if (const json* format = of_text.find("format"))
-    if (*format != json{{"type", "text"}})
-      Fields::wrong("text.format", "is not built; leave it out or give {\"type\": \"text\"}");
+  if (const json* format = of_text.find("format")) {
+    take_text_format(*format, request);
+    said["format"] = *format;
+  }
   if (const json* verbosity = of_text.find("verbosity"); verbosity && *verbosity != "medium")
     Fields::wrong("text.verbosity", "is not built; leave it out or give \"medium\"");
   of_text.require_known();
@@ -204,6 +227,10 @@ void take_options(Fields& fields, ResponsesRequest& request) {
   o.sampling.min_p = fields.number("min_p", 0, 1, o.sampling.min_p);
   o.sampling.repetition_penalty =
       fields.number("repetition_penalty", 1e-3, 1e3, o.sampling.repetition_penalty);
+  o.sampling.presence_penalty =
+      fields.number("presence_penalty", -2, 2, o.sampling.presence_penalty);
+  o.sampling.frequency_penalty =
+      fields.number("frequency_penalty", -2, 2, o.sampling.frequency_penalty);
   said["temperature"] = o.sampling.temperature;
   said["top_p"] = o.sampling.top_p;
   o.ignore_eos = fields.flag("ignore_eos", o.ignore_eos);

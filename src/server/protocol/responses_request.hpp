@@ -20,6 +20,7 @@ struct ResponsesRequest {
   Json said;                   ///< what the response repeats of the request
   std::string variables;       ///< of the chat template, as JSON; may be empty
   GenerateOptions options;
+  std::optional<AnswerFormat> format;  ///< nothing: any text
   bool stream = false;
   bool progress = false;  ///< of a stream: tells how much of a long prompt is read
   bool recall = false;    ///< tells which events were recalled
