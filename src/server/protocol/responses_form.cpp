@@ -78,8 +78,8 @@ std::string ResponsesForm::event(const char* type, Json more) {
 
 std::string ResponsesForm::begin() {
   const Json so_far = response("in_progress");
-  return event("response.created", {{"response", so_far}}) +
-         event("response.in_progress", {{"response", so_far}});
+  std::string events = event("response.created", {{"response", so_far}});  // numbered in this order
+  return events += event("response.in_progress", {{"response", so_far}});
 }
 
 /// Of our own: clients that did not ask for it never see it.
@@ -89,12 +89,12 @@ std::string ResponsesForm::progress(std::int64_t read, std::int64_t of) {
 
 std::string ResponsesForm::begin_message() {
   if (std::exchange(begun_, true)) return {};
-  return event("response.output_item.added",
-               {{"output_index", 0}, {"item", message("in_progress")}}) +
-         event("response.content_part.added", {{"item_id", head_.message_id},
-                                               {"output_index", 0},
-                                               {"content_index", 0},
-                                               {"part", text_part("")}});
+  std::string events =
+      event("response.output_item.added", {{"output_index", 0}, {"item", message("in_progress")}});
+  return events += event("response.content_part.added", {{"item_id", head_.message_id},
+                                                         {"output_index", 0},
+                                                         {"content_index", 0},
+                                                         {"part", text_part("")}});
 }
 
 std::string ResponsesForm::part(std::size_t, const Part& part) {
