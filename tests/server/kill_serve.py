@@ -93,7 +93,7 @@ class Server:
 
     def post(self, path, body):
         status, text = self.ask("POST", path, body)
-        if status != 200:
+        if status not in (200, 201):
             raise Violation(f"POST {path}: {status} {text}")
         return text
 
