@@ -34,7 +34,7 @@ namespace episodic::server {
 
 struct ConversationsOptions {
   /// Folder of the memory that conversations begin behind which name none; empty: an empty memory.
-  std::filesystem::path base;
+  std::filesystem::path base = {};
   std::chrono::seconds keep = std::chrono::hours(24 * 30);  ///< of a response; 0: for ever
   io::Syscalls* calls = nullptr;                            ///< null: the real ones
 };
