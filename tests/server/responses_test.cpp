@@ -269,7 +269,9 @@ TEST_CASE("responses: the first turn begins behind a named memory, which stays a
                            program::some_book(150)}});
   const json before = house.get("/v1/memories/book");
   const char* const ask = "\n\n\nWhat is the pass key?\n\nThe pass key is";
-  json first = house.respond({{"input", ask}, {"memory", "book"}, {"include", {"recall"}}});
+  json first = house.respond(
+      {{"input", ask}, {"memory", "book"}, {"include", {"recall"}}, {"max_output_tokens", 14}});
+  REQUIRE(text_of_response(first).find("60453") != std::string::npos);
   REQUIRE(!first["recalled"].empty());
   REQUIRE(first["recalled"][0].contains("text"));
   REQUIRE(house.get("/v1/memories/book") == before);
@@ -284,7 +286,7 @@ TEST_CASE("responses: the first turn begins behind a named memory, which stays a
     REQUIRE(r->status == 200);
     return text_of_response(json::parse(r->body));
   };
-  REQUIRE(headed({{"input", ask}, {"max_output_tokens", 6}}) == text_of_response(first));
+  REQUIRE(headed({{"input", ask}, {"max_output_tokens", 14}}) == text_of_response(first));
   json next = after(first, ask);
   next["max_output_tokens"] = 6;
   REQUIRE(headed(next) == text_of_response(second));
@@ -294,7 +296,9 @@ TEST_CASE("responses: the first turn begins behind a named memory, which stays a
   REQUIRE(house.ask("POST", "/v1/responses", next).second["error"]["param"] == "memory");
   REQUIRE(house.ask("POST", "/v1/responses", {{"input", "a"}, {"memory", "other"}}).first == 404);
   // without it another answer comes: the memory was read
-  REQUIRE(text_of_response(house.respond({{"input", ask}})) != text_of_response(first));
+  REQUIRE(
+      text_of_response(house.respond({{"input", ask}, {"max_output_tokens", 14}})).find("60453") ==
+      std::string::npos);
 }
 
 TEST_CASE("responses: an answer in a form, and the turn behind it") {

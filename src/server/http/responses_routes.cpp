@@ -17,8 +17,6 @@
 namespace episodic::server {
 namespace {
 
-using json = nlohmann::json;
-
 constexpr const char* kNothingKept =
     "this server keeps no responses and no conversations; it was started without a folder for "
     "memories";
@@ -224,15 +222,16 @@ Json conversation_json(const Json& record) {
 
 Json items_in(Fields& fields) {
   constexpr std::size_t kMost = 20;
-  const json* items = fields.find("items");
+  const nlohmann::json* items = fields.find("items");
   if (items && items->is_array() && items->size() > kMost)
     Fields::wrong("items", fmt::format("has more than {} items", kMost));
   return items ? items_of(*items, "items") : Json::array();
 }
 
 Json create_conversation(Conversations& all, Exchange& exchange) {
-  const json body = exchange.body.empty() ? json::object() : parse_body(exchange.body);
-  const JsonGuard guard(const_cast<json&>(body));
+  const nlohmann::json body =
+      exchange.body.empty() ? nlohmann::json::object() : parse_body(exchange.body);
+  const JsonGuard guard(const_cast<nlohmann::json&>(body));
   Fields fields(body);
   Json record{{"id", nullptr},
               {"created_at", static_cast<std::int64_t>(std::time(nullptr))},
@@ -262,8 +261,8 @@ Json change(Conversations& all, const std::string& id, const std::function<void(
 }
 
 Json add_items(Conversations& all, const std::string& id, Exchange& exchange) {
-  const json body = parse_body(exchange.body);
-  const JsonGuard guard(const_cast<json&>(body));
+  const nlohmann::json body = parse_body(exchange.body);
+  const JsonGuard guard(const_cast<nlohmann::json&>(body));
   Fields fields(body);
   const Json added = items_in(fields);
   fields.require_known();
@@ -295,7 +294,7 @@ void add_conversation_routes(Router& router, RouteContext& context) {
   });
   add("POST", "/conversations/{}",
       [](Conversations& all, Exchange& exchange, const Target& target) {
-        const json body = parse_body(exchange.body);
+        const nlohmann::json body = parse_body(exchange.body);
         Fields fields(body);
         if (!fields.find("metadata")) Fields::wrong("metadata", "is missing");
         const Json metadata = metadata_of(fields.find("metadata"));
