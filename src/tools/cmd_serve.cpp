@@ -38,7 +38,8 @@ struct ServeFlags {
   std::filesystem::path dir, memories, encoder, keys, socket;
   std::string host = "127.0.0.1", name;
   std::optional<std::int64_t> port;  // 8080, unless there is a socket
-  std::int64_t max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600;
+  std::int64_t max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600,
+               keep_responses = 30;
   std::string bytes;
   std::vector<std::string> origins;
   GenerationFlags generation;
@@ -186,6 +187,8 @@ void run(const ServeFlags& flags) {
     say("warning: whoever reaches " + flags.host + " may ask; set EPISODIC_API_KEY or --api-keys");
   const GenerationDefaults of_model = generation_defaults(flags.model.model);
   options.defaults = flags.generation.options(of_model);
+  options.conversations.base = flags.dir;
+  options.conversations.keep = std::chrono::hours(24) * flags.keep_responses;
   if (!flags.encoder.empty()) {
     options.encoder = std::make_shared<const SentenceEncoder>(SentenceEncoder::open(flags.encoder));
     options.encoder_name = last_part(flags.encoder);
@@ -289,6 +292,8 @@ void add_serve(Command& app) {
       "--answer-bytes", flags->bytes,
       "Host memory that answers may take together, such as 2GB; what does not fit waits; 0: no "
       "bound (default: nine tenths of what is free)");
+  add_count(sub, "--keep-responses", flags->keep_responses,
+            "Days that stored responses are kept in --memories; 0: for ever");
   add_count(sub, "--timeout", flags->timeout,
             "Seconds that a request may take, its waiting included; 0: no limit");
   sub.option("--allow-origin", flags->origins,

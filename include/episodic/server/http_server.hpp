@@ -27,6 +27,7 @@
 #include <string>
 
 #include "episodic/model/sentence_encoder.hpp"
+#include "episodic/server/conversations.hpp"
 #include "episodic/server/http_options.hpp"
 #include "episodic/server/service.hpp"
 
@@ -44,6 +45,8 @@ struct ServerOptions {
   std::int64_t commit_tokens = 65536;
   std::shared_ptr<const SentenceEncoder> encoder;  ///< of /v1/embeddings; null: there are none
   std::string encoder_name;                        ///< what answers call it
+  /// Responses and conversations, which are kept where the service has memories by name.
+  ConversationsOptions conversations;
   /// Hears of each request in a line, for people; from several threads, one at a time.
   std::function<void(const std::string&)> log;
 };

@@ -89,6 +89,9 @@ class Memories {
            std::int64_t max_tokens = 0);
 
   const std::filesystem::path& dir() const { return dir_; }
+  /// Of memories that `create` makes.
+  const MemoryConfig& settings() const { return settings_; }
+  std::int64_t max_tokens() const { return max_tokens_; }
   /// Where a memory is, or would be. \throws RequestError 400 for what is no name
   std::filesystem::path folder(std::string_view name) const;
 

@@ -74,6 +74,7 @@ struct Serving {
     add_messages_routes(router, context);
     add_token_routes(router, context);
     add_embedding_routes(router, context);
+    add_responses_routes(router, context);
     add_memory_routes(router, context);
   }
 };

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <ctime>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "episodic/server/conversations.hpp"
 #include "http/answering.hpp"
 #include "http/router.hpp"
 
@@ -17,11 +19,14 @@ struct RouteContext {
   Service& service;
   const ServerOptions& options;
   Answering answering;
+  std::optional<Conversations> conversations;  ///< where the service has memories by name
   std::int64_t started = static_cast<std::int64_t>(std::time(nullptr));
   std::atomic<std::uint64_t> requests = 0;
   std::mutex encoding;  ///< texts are encoded one request after another
 
-  RouteContext(Service& s, const ServerOptions& o) : service(s), options(o), answering(s, o) {}
+  RouteContext(Service& s, const ServerOptions& o) : service(s), options(o), answering(s, o) {
+    if (s.memories()) conversations.emplace(s, o.conversations);
+  }
   /// An id that no other answer of this server has. \param kind what it is of, "chatcmpl"
   std::string new_id(const char* kind);
 };
@@ -30,6 +35,8 @@ struct RouteContext {
 void add_server_routes(Router& router, RouteContext& context);
 /// /completions, /chat/completions.
 void add_openai_routes(Router& router, RouteContext& context);
+/// /responses, /conversations and what is below.
+void add_responses_routes(Router& router, RouteContext& context);
 /// /memories and what is below. Nothing where the service has none.
 void add_memory_routes(Router& router, RouteContext& context);
 

@@ -160,23 +160,6 @@ std::vector<ChatMessage> messages_of(Fields& fields) {
   return messages;
 }
 
-/// What a client may set of a chat's template: nothing that the server does.
-std::string variables_of(const json& variables) {
-  constexpr std::string_view kSet[] = {"messages",     "tools",
-                                       "documents",    "functions",
-                                       "conversation", "add_generation_prompt",
-                                       "strftime_now", "raise_exception",
-                                       "namespace",    "range",
-                                       "loop",         "continue_final_message"};
-  if (!variables.is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
-  for (const auto& [name, value] : variables.items())
-    if (name.ends_with("_token") || name.ends_with("_tokens") ||
-        std::find(std::begin(kSet), std::end(kSet), name) != std::end(kSet))
-      Fields::wrong("chat_template_kwargs",
-                    fmt::format("may not set '{}', which the server sets", printable(name)));
-  return variables.dump();
-}
-
 void take_prompt(Fields& fields, Request& request) {
   const json* prompt = fields.find("prompt");
   if (!prompt) Fields::wrong("prompt", "is missing");
@@ -325,6 +308,22 @@ void take_includes(Fields& fields, Request& request) {
 
 }  // namespace
 
+std::string template_variables_of(const json& variables) {
+  constexpr std::string_view kSet[] = {"messages",     "tools",
+                                       "documents",    "functions",
+                                       "conversation", "add_generation_prompt",
+                                       "strftime_now", "raise_exception",
+                                       "namespace",    "range",
+                                       "loop",         "continue_final_message"};
+  if (!variables.is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
+  for (const auto& [name, value] : variables.items())
+    if (name.ends_with("_token") || name.ends_with("_tokens") ||
+        std::find(std::begin(kSet), std::end(kSet), name) != std::end(kSet))
+      Fields::wrong("chat_template_kwargs",
+                    fmt::format("may not set '{}', which the server sets", printable(name)));
+  return variables.dump();
+}
+
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults) {
   json parsed;
   try {
@@ -346,7 +345,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
     request.messages = messages_of(fields);
     o.max_new = fields.count("max_completion_tokens", 0, o.max_new);
     if (const json* variables = fields.find("chat_template_kwargs")) {
-      request.variables = variables_of(*variables);
+      request.variables = template_variables_of(*variables);
     }
     take_tools(fields, request);
     fields.take(kOfChat);

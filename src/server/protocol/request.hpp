@@ -2,6 +2,8 @@
 #pragma once
 // Requests of OpenAI's completions and chat completions.
 
+#include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "episodic/server/service.hpp"
@@ -13,5 +15,9 @@ namespace episodic::server {
 /// \throws RequestError naming the field: absent, of the wrong type or range, or one that would
 ///         change the answer in a way that is not built
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults);
+
+/// What a client may set of a chat's template (`chat_template_kwargs`), as JSON: nothing that the
+/// server sets. \throws RequestError
+std::string template_variables_of(const nlohmann::json& variables);
 
 }  // namespace episodic::server

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "protocol/responses_request.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <random>
+#include <utility>
+
+#include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
+#include "protocol/fields.hpp"
+#include "protocol/request.hpp"
+
+namespace episodic::server {
+namespace {
+
+using nlohmann::json;
+
+// Calls of tools come in at `tools` and `tool_choice`.
+constexpr AsksForNothing kOfResponses[] = {
+    {"background", "[false]"}, {"tools", "[[]]"},       {"tool_choice", "[\"auto\", \"none\"]"},
+    {"prompt", "[]"},          {"top_logprobs", "[0]"}, {"context_management", "[[]]"},
+    {"extra_body", "[{}]"},
+};
+constexpr AsksForNothing kOfResponsesStream[] = {{"include_obfuscation", "[false]"}};
+constexpr AsksForNothing kOfReasoning[] = {
+    {"effort", "[\"none\"]"}, {"summary", "[]"}, {"generate_summary", "[]"}};
+
+/// What `include` may ask for that no answer of this server has.
+constexpr std::string_view kNeverThere[] = {
+    "reasoning.encrypted_content",    "message.input_image.image_url",
+    "file_search_call.results",       "web_search_call.results",
+    "web_search_call.action.sources", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs"};
+
+std::string id_of(Fields& fields, const char* kind) {
+  constexpr std::size_t kLongest = 64;
+  const std::string id = fields.text("id", "");
+  if (id.size() > kLongest)
+    Fields::wrong("id", fmt::format("has more than {} characters", kLongest));
+  return id.empty() ? Conversations::new_id(kind) : id;
+}
+
+/// A content as a list of parts. \param type of each, in what is kept
+Json parts_of(const json& content, const char* type) {
+  Json parts = Json::array();
+  const auto add = [&](const std::string& text) {
+    Json part{{"type", type}, {"text", text}};
+    if (std::string_view(type) == "output_text") part["annotations"] = Json::array();
+    parts.push_back(std::move(part));
+  };
+  if (content.is_string()) {
+    add(content.get<std::string>());
+    return parts;
+  }
+  if (!content.is_array()) Fields::wrong("content", "must be a text or a list of parts");
+  for (const json& given : content) {
+    if (!given.is_object()) Fields::wrong("content", "must be a text or a list of parts");
+    Fields part(given);
+    const std::string of = part.text("type");
+    if (of != "input_text" && of != "output_text" && of != "text")
+      Fields::wrong("content", fmt::format("has a part '{}'; input_text and output_text are built",
+                                           printable(of, 40)));
+    add(part.text("text"));
+    part.find("annotations");
+    part.find("logprobs");
+    part.require_known();
+  }
+  return parts;
+}
+
+Json message_item(Fields& fields) {
+  const std::string role = fields.text("role");
+  constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant"};
+  if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
+    Fields::wrong("role", "must be system, developer, user or assistant");
+  const json* content = fields.find("content");
+  if (!content) Fields::wrong("content", "is missing");
+  fields.find("phase");
+  return {{"type", "message"},
+          {"id", id_of(fields, "msg")},
+          {"status", "completed"},
+          {"role", role},
+          {"content", parts_of(*content, role == "assistant" ? "output_text" : "input_text")}};
+}
+
+Json call_item(Fields& fields) {
+  fields.find("namespace");
+  return {{"type", "function_call"},     {"id", id_of(fields, "fc")},
+          {"status", "completed"},       {"call_id", fields.text("call_id")},
+          {"name", fields.text("name")}, {"arguments", fields.text("arguments")}};
+}
+
+Json output_item(Fields& fields) {
+  const json* output = fields.find("output");
+  if (!output) Fields::wrong("output", "is missing");
+  Json kept =
+      output->is_string() ? Json(output->get<std::string>()) : parts_of(*output, "input_text");
+  return {{"type", "function_call_output"},
+          {"id", id_of(fields, "fco")},
+          {"status", "completed"},
+          {"call_id", fields.text("call_id")},
+          {"output", std::move(kept)}};
+}
+
+Json item_of(const json& item) {
+  if (!item.is_object()) throw RequestError("must be an object", "");
+  Fields fields(item);
+  const std::string type = fields.text("type", "message");
+  fields.find("status");
+  Json kept = type == "message"                ? message_item(fields)
+              : type == "function_call"        ? call_item(fields)
+              : type == "function_call_output" ? output_item(fields)
+                                               : Json();
+  if (kept.is_null())
+    Fields::wrong("type", fmt::format("'{}' is not built; message, function_call and "
+                                      "function_call_output are",
+                                      printable(type, 40)));
+  fields.require_known();
+  return kept;
+}
+
+std::string text_of_content(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  for (const Json& part : content) text += part.at("text").get<std::string>();
+  return text;
+}
+
+/// The call's arguments as what they say, which templates expect.
+Json arguments_of(const std::string& text) {
+  try {
+    Json value = parse_ordered(text, "arguments", {});
+    if (value.is_object()) return value;
+  } catch (const Error&) {  // a text, then
+  }
+  return text;
+}
+
+/// The texts that the answer may be.
+void take_text_format(const json& format, ResponsesRequest& request) {
+  using Kind = AnswerFormat::Kind;
+  constexpr const char* kField = "text.format";
+  if (!format.is_object()) Fields::wrong(kField, "must be an object");
+  Fields fields(format);
+  const std::string type = fields.text("type");
+  if (type == "json_object") {
+    request.format = AnswerFormat{Kind::json_object, "", kField};
+  } else if (type == "json_schema") {
+    const json* schema = fields.find("schema");
+    if (!schema || !schema->is_object()) Fields::wrong(kField, "needs an object as 'schema'");
+    fields.text("name", "");
+    fields.text("description", "");
+    fields.flag("strict");
+    request.format = AnswerFormat{Kind::json_schema, schema->dump(), kField};
+  } else if (type != "text") {
+    Fields::wrong(kField, "must have the type text, json_object or json_schema");
+  }
+  fields.require_known();
+}
+
+void take_text(Fields& fields, ResponsesRequest& request) {
+  Json& said = request.said["text"] = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
+  const json* text = fields.find("text");
+  if (!text) return;
+  if (!text->is_object()) Fields::wrong("text", "must be an object");
+  Fields of_text(*text);
+  if (const json* format = of_text.find("format")) {
+    take_text_format(*format, request);
+    said["format"] = *format;
+  }
+  if (const json* verbosity = of_text.find("verbosity"); verbosity && *verbosity != "medium")
+    Fields::wrong("text.verbosity", "is not built; leave it out or give \"medium\"");
+  of_text.require_known();
+}
+
+void take_include(Fields& fields, ResponsesRequest& request) {
+  const json* include = fields.find("include");
+  if (!include) return;
+  if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
+  for (const json& what : *include) {
+    const bool nothing =
+        what.is_string() && std::find(std::begin(kNeverThere), std::end(kNeverThere),
+                                      what.get_ref<const std::string&>()) != std::end(kNeverThere);
+    if (what == "recall")
+      request.recall = true;
+    else if (!nothing)
+      Fields::wrong("include",
+                    fmt::format("{} is not built; \"recall\" is", printable_value(what)));
+  }
+}
+
+void take_input(Fields& fields, ResponsesRequest& request) {
+  const json* input = fields.find("input");
+  if (!input) return;  // a conversation may hold what is to be answered
+  if (input->is_string())
+    request.input = items_of(json::array({{{"role", "user"}, {"content", *input}}}), "input");
+  else
+    request.input = items_of(*input, "input");
+}
+
+void take_start(Fields& fields, ResponsesRequest& request) {
+  request.start.previous = fields.text("previous_response_id", "");
+  if (const json* conversation = fields.find("conversation")) {
+    const json* id = conversation;
+    if (conversation->is_object() && conversation->size() == 1 && conversation->contains("id"))
+      id = &(*conversation)["id"];
+    if (!id->is_string() || id->get_ref<const std::string&>().empty())
+      Fields::wrong("conversation", "must be an id, or {\"id\": ...}");
+    request.start.conversation = id->get<std::string>();
+  }
+  request.start.memory = fields.text("memory", "");
+  if (fields.find("store")) request.store = fields.flag("store");
+}
+
+void take_options(Fields& fields, ResponsesRequest& request) {
+  GenerateOptions& o = request.options;
+  Json& said = request.said;
+  const bool limited = fields.find("max_output_tokens") != nullptr;
+  o.max_new = fields.count("max_output_tokens", 1, o.max_new);
+  said["max_output_tokens"] = limited ? Json(o.max_new) : Json();
+  o.sampling.temperature = fields.number("temperature", 0, 100, o.sampling.temperature);
+  o.sampling.top_p = fields.number("top_p", 0, 1, o.sampling.top_p);
+  o.sampling.top_k = std::max<std::int64_t>(0, fields.count("top_k", -1, o.sampling.top_k));
+  o.sampling.min_p = fields.number("min_p", 0, 1, o.sampling.min_p);
+  o.sampling.repetition_penalty =
+      fields.number("repetition_penalty", 1e-3, 1e3, o.sampling.repetition_penalty);
+  o.sampling.presence_penalty =
+      fields.number("presence_penalty", -2, 2, o.sampling.presence_penalty);
+  o.sampling.frequency_penalty =
+      fields.number("frequency_penalty", -2, 2, o.sampling.frequency_penalty);
+  said["temperature"] = o.sampling.temperature;
+  said["top_p"] = o.sampling.top_p;
+  o.ignore_eos = fields.flag("ignore_eos", o.ignore_eos);
+  if (const json* seed = fields.find("seed")) {
+    if (!seed->is_number_integer()) Fields::wrong("seed", "must be a whole number");
+    o.sampling.seed = static_cast<std::uint64_t>(seed->get<std::int64_t>());
+  } else {
+    std::random_device device;
+    o.sampling.seed = std::uint64_t{device()} << 32 | device();
+  }
+  try {
+    o.sampling.validate();
+  } catch (const Error& e) {
+    throw RequestError(e.what(), "");
+  }
+}
+
+/// Nothing is ever cut from what a memory has read, so both ways of cutting ask for the same.
+void take_truncation(Fields& fields, ResponsesRequest& request) {
+  const std::string how = fields.text("truncation", "disabled");
+  if (how != "disabled" && how != "auto")
+    Fields::wrong("truncation", "must be \"auto\" or \"disabled\"");
+  request.said["truncation"] = how;
+}
+
+}  // namespace
+
+Json items_of(const json& items, const std::string& name) {
+  if (!items.is_array()) Fields::wrong(name, "must be a text or a list of items");
+  Json kept = Json::array();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    try {
+      kept.push_back(item_of(items[i]));
+    } catch (const RequestError& e) {
+      throw RequestError(
+          fmt::format("{}[{}]: {}", name, i, e.what()),
+          fmt::format("{}[{}]{}{}", name, i, e.parameter().empty() ? "" : ".", e.parameter()));
+    }
+  }
+  return kept;
+}
+
+std::vector<ChatMessage> messages_of_items(const Json& items) {
+  struct Message {
+    std::string role, content;
+    Json fields = Json::object();
+  };
+  std::vector<Message> messages;
+  for (const Json& item : items) {
+    const std::string type = item.at("type");
+    if (type == "message") {
+      const std::string role = item.at("role");
+      messages.push_back(
+          {role == "developer" ? "system" : role, text_of_content(item.at("content"))});
+    } else if (type == "function_call") {  // calls and the text before them are one message
+      if (messages.empty() || messages.back().role != "assistant")
+        messages.push_back({"assistant", ""});
+      messages.back().fields["tool_calls"].push_back(
+          {{"id", item.at("call_id")},
+           {"type", "function"},
+           {"function",
+            {{"name", item.at("name")}, {"arguments", arguments_of(item.at("arguments"))}}}});
+    } else if (type == "function_call_output") {
+      Message message{"tool", text_of_content(item.at("output"))};
+      message.fields["tool_call_id"] = item.at("call_id");
+      for (const Json& call : items)
+        if (call.at("type") == "function_call" && call.at("call_id") == item.at("call_id"))
+          message.fields["name"] = call.at("name");
+      messages.push_back(std::move(message));
+    }
+  }
+  std::vector<ChatMessage> all;
+  for (const Message& m : messages)
+    all.push_back({m.role, m.content, m.fields.empty() ? std::string() : text_of(m.fields)});
+  return all;
+}
+
+Json metadata_of(const json* metadata) {
+  Json kept = Json::object();
+  if (!metadata) return kept;
+  constexpr std::size_t kMost = 16;
+  const bool fits = metadata->is_object() && metadata->size() <= kMost &&
+                    std::all_of(metadata->begin(), metadata->end(),
+                                [](const json& value) { return value.is_string(); });
+  if (!fits) Fields::wrong("metadata", fmt::format("must be up to {} pairs of texts", kMost));
+  for (const auto& [name, value] : metadata->items()) kept[name] = value;
+  return kept;
+}
+
+ResponsesRequest parse_responses_request(std::string_view body, const GenerateOptions& defaults) {
+  json parsed;
+  try {
+    JsonLimits limits;
+    limits.remedy = "send a JSON object";
+    parsed = parse_strict(body, "the request", limits);
+  } catch (const Error& e) {
+    throw RequestError(e.what(), "");
+  }
+  const JsonGuard guard(parsed);
+  if (!parsed.is_object()) throw RequestError("the request is no JSON object", "");
+  Fields fields(parsed);
+  ResponsesRequest request;
+  request.options = defaults;
+  request.instructions = fields.text("instructions", "");
+  request.said = {
+      {"instructions", fields.find("instructions") ? Json(request.instructions) : Json()}};
+  take_input(fields, request);
+  take_start(fields, request);
+  take_options(fields, request);
+  take_text(fields, request);
+  take_truncation(fields, request);
+  take_include(fields, request);
+  request.said["metadata"] = metadata_of(fields.find("metadata"));
+  const std::string user = fields.text("user", "");
+  request.said["user"] = user.empty() ? Json() : Json(user);
+  if (const json* variables = fields.find("chat_template_kwargs"))
+    request.variables = template_variables_of(*variables);
+  fields.count("max_tool_calls", 0, 0);
+  fields.flag("parallel_tool_calls", true);
+  if (const json* reasoning = fields.find("reasoning")) {
+    if (!reasoning->is_object()) Fields::wrong("reasoning", "must be an object");
+    Fields of_reasoning(*reasoning);
+    of_reasoning.take(kOfReasoning);
+    of_reasoning.require_known();
+  }
+  request.stream = fields.flag("stream");
+  request.progress = fields.flag("return_progress");
+  if (const json* options = fields.find("stream_options")) {
+    if (!options->is_object()) Fields::wrong("stream_options", "must be an object");
+    Fields of_stream(*options);
+    of_stream.take(kOfResponsesStream);
+    of_stream.require_known();
+  }
+  fields.take(kOfResponses);
+  fields.require_known();
+  return request;
+}
+
+}  // namespace episodic::server

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Requests of OpenAI's Responses API, and the items that its conversations are made of.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "episodic/server/conversations.hpp"
+#include "protocol/json.hpp"
+
+namespace episodic::server {
+
+struct ResponsesRequest {
+  TurnStart start;
+  std::optional<bool> store;  ///< absent: where the server keeps responses
+  std::string instructions;
+  Json input = Json::array();  ///< items, each with an id
+  Json said;                   ///< what the response repeats of the request
+  std::string variables;       ///< of the chat template, as JSON; may be empty
+  GenerateOptions options;
+  std::optional<AnswerFormat> format;  ///< nothing: any text
+  bool stream = false;
+  bool progress = false;  ///< of a stream: tells how much of a long prompt is read
+  bool recall = false;    ///< tells which events were recalled
+};
+
+/// \param body JSON from outside \param defaults of everything that the request leaves open, but a
+/// seed: without one it is drawn
+/// \throws RequestError naming the field
+ResponsesRequest parse_responses_request(std::string_view body, const GenerateOptions& defaults);
+
+/// Items from outside, checked, each as it is kept: with an id, a type and a status, and content as
+/// a list of parts. \param name of the field, for messages \throws RequestError
+Json items_of(const nlohmann::json& items, const std::string& name);
+
+/// What a chat template is given of items that `items_of` made.
+std::vector<ChatMessage> messages_of_items(const Json& items);
+
+/// Up to 16 pairs of texts; null: none. \throws RequestError
+Json metadata_of(const nlohmann::json* metadata);
+
+}  // namespace episodic::server

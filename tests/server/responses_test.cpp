@@ -1,0 +1,717 @@
+// SPDX-License-Identifier: Apache-2.0
+// OpenAI's Responses API: turns that are kept, branch, survive restarts and kills.
+#include "support/test.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <sstream>
+#include <tuple>
+
+#include "episodic/base/error.hpp"
+#include "episodic/model/memory_settings.hpp"
+#include "episodic/server/conversations.hpp"
+#include "episodic/session/conversation.hpp"
+#include "protocol/responses_request.hpp"
+#include "serving.hpp"
+
+using namespace serving;
+
+namespace {
+
+/// A server with memories in a folder, which may be stopped and started again.
+class House {
+ public:
+  explicit House(const fs::path& model_dir, fs::path memories, ConversationsOptions options = {},
+                 SchedulerOptions limits = {})
+      : model_dir_(model_dir),
+        memories_dir_(std::move(memories)),
+        options_(std::move(options)),
+        limits_(limits) {
+    start();
+  }
+
+  void start() {
+    auto model = load_model(model_dir_);
+    auto empty = std::make_shared<Sequence>(model);
+    empty->attach();
+    parts_.emplace(model, memories_dir_, memory_config_of(model_dir_), std::move(empty), limits_,
+                   options_);
+  }
+  void stop() { parts_.reset(); }
+  void restart() {
+    stop();
+    start();
+  }
+
+  Service& service() { return parts_->service; }
+  Memories& memories() { return parts_->memories; }
+  const Running& running() const { return parts_->running; }
+  fs::path responses() const { return memories_dir_ / ".responses"; }
+
+  std::pair<int, json> ask(const std::string& method, const std::string& path,
+                           const json& body = nullptr) const {
+    httplib::Client client = running().client();
+    const std::string text = body.is_null() ? "" : body.dump();
+    const auto response = method == "POST"     ? client.Post(path, text, "application/json")
+                          : method == "DELETE" ? client.Delete(path)
+                                               : client.Get(path);
+    if (!response) return {0, nullptr};
+    return {response->status, json::parse(response->body)};
+  }
+  json get(const std::string& path) const { return taken(ask("GET", path)); }
+  json post(const std::string& path, const json& body) const {
+    return taken(ask("POST", path, body));
+  }
+  json respond(json body) const {
+    body.emplace("max_output_tokens", 6);
+    return post("/v1/responses", body);
+  }
+
+ private:
+  static json taken(const std::pair<int, json>& answer) {
+    INFO(answer.second.dump());
+    REQUIRE((answer.first == 200 || answer.first == 201));
+    return answer.second;
+  }
+  struct Parts {
+    Memories memories;
+    Service service;
+    Running running;
+    static ServerOptions options_of(const ConversationsOptions& conversations) {
+      ServerOptions options;
+      options.conversations = conversations;
+      return options;
+    }
+    Parts(const std::shared_ptr<const Model>& model, const fs::path& dir,
+          const MemoryConfig& settings, std::shared_ptr<Sequence> empty,
+          const SchedulerOptions& limits, const ConversationsOptions& conversations)
+        : memories(model, dir, settings),
+          service(model, std::make_shared<StartingPoint>(std::move(empty)), &memories, limits),
+          running(service, options_of(conversations)) {}
+  };
+
+  fs::path model_dir_, memories_dir_;
+  ConversationsOptions options_;
+  SchedulerOptions limits_;
+  std::optional<Parts> parts_;
+};
+
+std::string text_of_response(const json& response) {
+  return response["output"][0]["content"][0]["text"];
+}
+
+json after(const json& response, const std::string& said) {
+  return {{"previous_response_id", response["id"]}, {"input", said}};
+}
+
+/// What a conversation that is never closed answers: one sequence from its first turn on.
+class NeverClosed {
+ public:
+  NeverClosed(House& house, std::int64_t most = 6)
+      : house_(house),
+        model_(house.service().shared_model()),
+        sequence_(std::make_shared<Sequence>(model_)),
+        talk_(model_->chat_template(), model_->tokenizer()),
+        most_(most) {
+    sequence_->attach(memory_config_of(model_->dir()));
+  }
+  std::string say(const std::string& text) {
+    Work work;
+    work.prompt = talk_.ask({{"user", text}});
+    work.options = few_tokens(most_);
+    work.sequence = sequence_;
+    const Served served = house_.service().scheduler().answer(std::move(work));
+    talk_.answered(served.result.text);
+    return served.result.text;
+  }
+
+ private:
+  House& house_;
+  std::shared_ptr<const Model> model_;
+  std::shared_ptr<Sequence> sequence_;
+  Conversation talk_;
+  std::int64_t most_;
+};
+
+struct Event {
+  std::string name;
+  json data;
+};
+
+std::vector<Event> events_of(const std::string& stream) {
+  std::vector<Event> events;
+  std::istringstream lines(stream);
+  std::string name;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("event: ")) name = line.substr(7);
+    if (line.starts_with("data: ")) events.push_back({name, json::parse(line.substr(6))});
+  }
+  return events;
+}
+
+std::vector<Event> stream(const House& house, json body) {
+  body["stream"] = true;
+  const auto response =
+      house.running().client().Post("/v1/responses", body.dump(), "application/json");
+  REQUIRE(response);
+  REQUIRE(response->status == 200);
+  return events_of(response->body);
+}
+
+std::size_t folders_in(const fs::path& dir) {
+  return static_cast<std::size_t>(
+      std::count_if(fs::directory_iterator(dir), fs::directory_iterator(),
+                    [](const auto& entry) { return entry.is_directory(); }));
+}
+
+bool holds_open(const fs::path& below) {  // this process, any file there
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    const fs::path file = fs::read_symlink(entry.path(), error);
+    if (!error && file.string().starts_with(below.string() + "/resp_")) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("responses: a chain over restarts says what a conversation that was never closed says") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const std::vector<std::string> says = {program::some_book(60) + "Who spoke?", "And then?",
+                                         "Who closed the door?", program::some_book(30)};
+  NeverClosed open(house);
+  std::vector<std::string> wanted;
+  for (const std::string& say : says) wanted.push_back(open.say(say));
+
+  json last = house.respond({{"input", says[0]}, {"metadata", {{"who", "me"}}}});
+  REQUIRE(last["object"] == "response");
+  REQUIRE(last["store"] == true);
+  REQUIRE(last["status"] == "incomplete");
+  REQUIRE(last["incomplete_details"]["reason"] == "max_output_tokens");
+  REQUIRE(last["metadata"] == json{{"who", "me"}});
+  REQUIRE(last["usage"]["output_tokens"] == 6);
+  REQUIRE(text_of_response(last) == wanted[0]);
+  const json first = last;
+  for (std::size_t i = 1; i < says.size(); ++i) {
+    house.restart();
+    last = house.respond(after(last, says[i]));
+    INFO(i);
+    REQUIRE(text_of_response(last) == wanted[i]);
+    // the new turn alone is read
+    REQUIRE(last["usage"]["input_tokens"].get<int>() < 40 + 6 * static_cast<int>(says[i].size()));
+  }
+  // idle ones hold nothing of the process
+  REQUIRE(!holds_open(house.responses()));
+  // what is kept is what was said
+  REQUIRE(house.get("/v1/responses/" + first["id"].get<std::string>()) == first);
+  const json items = house.get("/v1/responses/" + first["id"].get<std::string>() + "/input_items");
+  REQUIRE(items["data"].size() == 1);
+  REQUIRE(items["data"][0]["content"][0] == json{{"type", "input_text"}, {"text", says[0]}});
+  REQUIRE(items["has_more"] == false);
+
+  // branches: two turns behind one response, neither knows of the other
+  const json left = house.respond(after(first, says[1]));
+  const json right = house.respond(after(first, "Where was it?"));
+  REQUIRE(text_of_response(left) == wanted[1]);
+  REQUIRE(text_of_response(house.respond(after(left, says[2]))) == wanted[2]);
+  NeverClosed other(house);
+  other.say(says[0]);
+  REQUIRE(text_of_response(right) == other.say("Where was it?"));
+
+  // one that is deleted takes none that came from it
+  const std::string id = left["id"];
+  REQUIRE(house.ask("DELETE", "/v1/responses/" + id).second ==
+          json{{"id", id}, {"object", "response"}, {"deleted", true}});
+  REQUIRE(house.ask("GET", "/v1/responses/" + id).first == 404);
+  REQUIRE(house.ask("DELETE", "/v1/responses/" + id).first == 404);
+  const auto [status, error] = house.ask("POST", "/v1/responses", after(left, "And?"));
+  REQUIRE(status == 404);
+  REQUIRE(error["error"]["param"] == "previous_response_id");
+  REQUIRE(error["error"]["code"] == "previous_response_not_found");
+  REQUIRE(text_of_response(house.respond(after(first, says[1]))) == wanted[1]);
+  for (const auto& entry : fs::directory_iterator(house.responses()))
+    if (entry.is_directory()) REQUIRE(verify_memory(entry.path() / "memory").damages.empty());
+}
+
+TEST_CASE("responses: what is not stored reads behind what is, and leaves nothing") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const json first = house.respond({{"input", program::some_book(60) + "Who spoke?"}});
+  const std::string kept = text_of_response(house.respond(after(first, "And then?")));
+  const std::size_t folders = folders_in(house.responses());
+  json body = after(first, "And then?");
+  body["store"] = false;
+  for (int i = 0; i < 2; ++i) {
+    const json tail = house.respond(body);
+    REQUIRE(tail["store"] == false);
+    REQUIRE(text_of_response(tail) == kept);
+    REQUIRE(house.ask("GET", "/v1/responses/" + tail["id"].get<std::string>()).first == 404);
+  }
+  const json alone = house.respond({{"input", "The king said"}, {"store", false}});
+  REQUIRE(text_of_response(alone) == text_of_response(house.respond({{"input", "The king said"}})));
+  REQUIRE(folders_in(house.responses()) == folders + 1);
+  REQUIRE(comes([&] { return !holds_open(house.responses()); }));
+}
+
+TEST_CASE("responses: the first turn begins behind a named memory, which stays as it is") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  house.post("/v1/memories", {{"name", "book"}});
+  house.post("/v1/memories/book/read",
+             {{"text", program::some_book(150) + "The pass key is 60453. Remember it.\n" +
+                           program::some_book(150)}});
+  const json before = house.get("/v1/memories/book");
+  const char* const ask = "\n\n\nWhat is the pass key?\n\nThe pass key is";
+  json first = house.respond(
+      {{"input", ask}, {"memory", "book"}, {"include", {"recall"}}, {"max_output_tokens", 14}});
+  REQUIRE(text_of_response(first).find("60453") != std::string::npos);
+  REQUIRE(!first["recalled"].empty());
+  REQUIRE(first["recalled"][0].contains("text"));
+  REQUIRE(house.get("/v1/memories/book") == before);
+  const json second = house.respond(after(first, ask));
+  // the header says the same for clients that cannot name it in the body; later turns pass over it
+  httplib::Client client = house.running().client();
+  const auto headed = [&](const json& body) {
+    const auto r = client.Post("/v1/responses", {{"X-Episodic-Memory", "book"}}, body.dump(),
+                               "application/json");
+    REQUIRE(r);
+    INFO(r->body);
+    REQUIRE(r->status == 200);
+    return text_of_response(json::parse(r->body));
+  };
+  REQUIRE(headed({{"input", ask}, {"max_output_tokens", 14}}) == text_of_response(first));
+  json next = after(first, ask);
+  next["max_output_tokens"] = 6;
+  REQUIRE(headed(next) == text_of_response(second));
+  next["memory"] = "book";
+  REQUIRE(text_of_response(house.respond(next)) == text_of_response(second));
+  next["memory"] = "other";
+  REQUIRE(house.ask("POST", "/v1/responses", next).second["error"]["param"] == "memory");
+  REQUIRE(house.ask("POST", "/v1/responses", {{"input", "a"}, {"memory", "other"}}).first == 404);
+  // without it another answer comes: the memory was read
+  REQUIRE(
+      text_of_response(house.respond({{"input", ask}, {"max_output_tokens", 14}})).find("60453") ==
+      std::string::npos);
+}
+
+TEST_CASE("responses: an answer in a form, and the turn behind it") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const json format{{"type", "json_schema"},
+                    {"name", "key"},
+                    {"schema",
+                     {{"type", "object"},
+                      {"properties", {{"found", {{"type", "boolean"}}}}},
+                      {"required", {"found"}},
+                      {"additionalProperties", false}}}};
+  const json first = house.respond(
+      {{"input", "Is there a key?"}, {"max_output_tokens", 60}, {"text", {{"format", format}}}});
+  REQUIRE(first["text"]["format"] == format);
+  REQUIRE(first["status"] == "completed");
+  REQUIRE(json::parse(text_of_response(first))["found"].is_boolean());
+  REQUIRE(!text_of_response(house.respond(after(first, "And then?"))).empty());
+  const json wrong{{"type", "json_schema"}, {"schema", {{"type", "colour"}}}};
+  const auto [status, error] =
+      house.ask("POST", "/v1/responses", {{"input", "a"}, {"text", {{"format", wrong}}}});
+  REQUIRE(status == 400);
+  REQUIRE(error["error"]["param"] == "text.format");
+}
+
+TEST_CASE("responses: events come in order, numbered, and end with what is stored") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const json body{{"input", "The king said"}, {"max_output_tokens", 6}};
+  const std::vector<Event> events = stream(house, body);
+  std::vector<std::string> names;
+  std::string text;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    REQUIRE(events[i].data["type"] == events[i].name);
+    REQUIRE(events[i].data["sequence_number"] == i);
+    if (events[i].name == "response.output_text.delta")
+      text += events[i].data["delta"].get<std::string>();
+    if (names.empty() || names.back() != events[i].name) names.push_back(events[i].name);
+  }
+  REQUIRE(names == std::vector<std::string>{
+                       "response.created", "response.in_progress", "response.output_item.added",
+                       "response.content_part.added", "response.output_text.delta",
+                       "response.output_text.done", "response.content_part.done",
+                       "response.output_item.done", "response.incomplete"});
+  const json last = events.back().data["response"];
+  REQUIRE(events.front().data["response"]["id"] == last["id"]);
+  REQUIRE(events.front().data["response"]["status"] == "in_progress");
+  REQUIRE(text == text_of_response(last));
+  REQUIRE(house.get("/v1/responses/" + last["id"].get<std::string>()) == last);
+  REQUIRE(text == text_of_response(house.respond(body)));
+  // the next turn may come as soon as the last event has
+  const std::vector<Event> next = stream(house, after(last, "And then?"));
+  REQUIRE(next.back().data["response"]["previous_response_id"] == last["id"]);
+  // an answer that its client leaves is not kept
+  const std::size_t folders = folders_in(house.responses());
+  Raw raw(house.running());
+  raw.send(post_text({{"input", "The"},
+                      {"max_output_tokens", 2'000'000'000},
+                      {"ignore_eos", true},
+                      {"stream", true}},
+                     "", "/v1/responses"));
+  REQUIRE(raw.receive("output_text.delta").find("response.created") != std::string::npos);
+  REQUIRE(folders_in(house.responses()) == folders + 1);
+  raw.leave();
+  REQUIRE(comes([&] { return folders_in(house.responses()) == folders; }));
+}
+
+TEST_CASE("responses: a conversation grows, one turn at a time, over restarts") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  SchedulerOptions limits;
+  limits.parallel = 2;
+  House house(dir / "model", dir / "memories", {}, limits);
+  const std::string book = program::some_book(60);
+  NeverClosed open(house);
+  const std::vector<std::string> says = {book + "Who spoke?", "And then?", "Who was it?"};
+  std::vector<std::string> wanted;
+  for (const std::string& say : says) wanted.push_back(open.say(say));
+
+  const json conversation = house.post(
+      "/v1/conversations",
+      {{"metadata", {{"topic", "kings"}}}, {"items", {{{"role", "user"}, {"content", says[0]}}}}});
+  const std::string id = conversation["id"], path = "/v1/conversations/" + id;
+  REQUIRE(conversation["object"] == "conversation");
+  REQUIRE(house.get(path) == conversation);
+  // what waits in it is read with the first turn
+  const json first = house.respond({{"conversation", id}});
+  REQUIRE(first["conversation"]["id"] == id);
+  REQUIRE(text_of_response(first) == wanted[0]);
+  house.restart();
+  const json second = house.respond({{"conversation", {{"id", id}}}, {"input", says[1]}});
+  REQUIRE(text_of_response(second) == wanted[1]);
+  house.restart();
+  REQUIRE(text_of_response(house.respond(
+              {{"conversation", id}, {"input", says[2]}, {"store", false}})) == wanted[2]);
+  // a stored response of it is a place to branch from
+  REQUIRE(text_of_response(house.respond(after(second, says[2]))) == wanted[2]);
+  const json items = house.get(path + "/items?order=asc&limit=100");
+  REQUIRE(items["data"].size() == 6);
+  REQUIRE(items["data"][0]["content"][0]["text"] == says[0]);
+  REQUIRE(items["data"][5]["role"] == "assistant");
+  REQUIRE(items["data"][5]["content"][0]["text"] == wanted[2]);
+  const json page = house.get(path + "/items?limit=4");
+  REQUIRE(page["has_more"] == true);
+  REQUIRE(page["data"][0] == items["data"][5]);
+  const json rest = house.get(path + "/items?limit=4&after=" + page["last_id"].get<std::string>());
+  REQUIRE(rest["data"].size() == 2);
+  REQUIRE(rest["data"][1] == items["data"][0]);
+  // one memory of it is left
+  std::size_t memories = 0;
+  for (const auto& entry : fs::directory_iterator(dir / "memories/.conversations" / id))
+    memories += entry.is_directory() ? 1 : 0;
+  REQUIRE(memories == 1);
+
+  // while a turn is on its way, no other comes, and nothing is changed or deleted
+  Raw busy(house.running());
+  busy.send(post_text({{"conversation", id},
+                       {"input", "The"},
+                       {"max_output_tokens", 2'000'000'000},
+                       {"ignore_eos", true},
+                       {"stream", true}},
+                      "", "/v1/responses"));
+  REQUIRE(busy.receive("output_text.delta").find("200 OK") != std::string::npos);
+  for (const auto& [status, error] :
+       {house.ask("POST", "/v1/responses", {{"conversation", id}, {"input", "a"}}),
+        house.ask("POST", path, {{"metadata", json::object()}}), house.ask("DELETE", path)}) {
+    REQUIRE(status == 409);
+    REQUIRE(error["error"]["code"] == "conversation_locked");
+  }
+  // others go on, and it is as it was once that turn is given up
+  REQUIRE(text_of_response(house.respond(after(second, says[2]))) == wanted[2]);
+  busy.leave();
+  REQUIRE(comes([&] {
+    return house.ask("POST", path, {{"metadata", {{"topic", "queens"}}}}).first == 200;
+  }));
+  REQUIRE(house.get(path)["metadata"]["topic"] == "queens");
+  REQUIRE(house.get(path + "/items?order=asc&limit=100") == items);
+  REQUIRE(house.ask("DELETE", path).second["deleted"] == true);
+  REQUIRE(house.ask("GET", path).first == 404);
+  REQUIRE(house.ask("POST", "/v1/responses", {{"conversation", id}, {"input", "a"}}).first == 404);
+  REQUIRE(house.get("/v1/responses/" + second["id"].get<std::string>()) == second);
+}
+
+namespace {
+
+/// Keeps a copy of a folder as it is before each call that changes names or makes data durable:
+/// what a kill at that moment leaves.
+class Snapshots final : public io::Syscalls {
+ public:
+  Snapshots(fs::path from, fs::path to) : from_(std::move(from)), to_(std::move(to)) {}
+
+  int rename(io::Kind kind, int dir, const char* from, const char* to) override {
+    take();
+    return io::Syscalls::rename(kind, dir, from, to);
+  }
+  int link(io::Kind kind, int from_dir, const char* from, int to_dir, const char* to) override {
+    take();
+    return io::Syscalls::link(kind, from_dir, from, to_dir, to);
+  }
+  int sync(io::Kind kind, int fd) override {
+    take();
+    return io::Syscalls::sync(kind, fd);
+  }
+  int taken() const { return taken_; }
+  fs::path at(int i) const { return to_ / std::to_string(i); }
+  std::atomic<bool> on = false;
+
+ private:
+  void take() {
+    if (on) fs::copy(from_, at(taken_++), fs::copy_options::recursive);
+  }
+  fs::path from_, to_;
+  int taken_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("responses: a kill at any moment leaves whole turns alone") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  fs::create_directories(dir / "killed");
+  Snapshots snapshots(dir / "memories", dir / "killed");
+  ConversationsOptions options;
+  options.calls = &snapshots;
+  House house(dir / "model", dir / "memories", options);
+  const json first = house.respond({{"input", program::some_book(20) + "Who spoke?"}});
+  const std::string id = house.post("/v1/conversations", json::object())["id"];
+  const std::string path = "/v1/conversations/" + id;
+  house.respond({{"conversation", id}, {"input", "The king said"}});
+  const json before = house.get(path + "/items");
+  const std::size_t folders = folders_in(house.responses());
+  snapshots.on = true;
+  const std::string second = text_of_response(house.respond(after(first, "And then?")));
+  const std::string third =
+      text_of_response(house.respond({{"conversation", id}, {"input", "And the queen"}}));
+  snapshots.on = false;
+  const json now = house.get(path + "/items");
+  house.stop();
+  REQUIRE(snapshots.taken() > 10);
+  bool old_seen = false, new_seen = false;
+  for (int i = 0; i < snapshots.taken(); ++i) {
+    INFO(i);
+    House risen(dir / "model", snapshots.at(i));
+    std::size_t responses = 0;
+    for (const auto& entry : fs::directory_iterator(risen.responses())) {
+      if (!entry.is_directory()) continue;
+      ++responses;
+      const std::string name = entry.path().filename();
+      REQUIRE(risen.get("/v1/responses/" + name)["id"] == name);
+      REQUIRE(verify_memory(entry.path() / "memory").damages.empty());
+    }
+    REQUIRE(responses >= folders);
+    REQUIRE(responses <= folders + 2);
+    const json items = risen.get(path + "/items");
+    REQUIRE((items == before || items == now));
+    old_seen = old_seen || items == before;
+    new_seen = new_seen || items == now;
+    std::size_t memories = 0;
+    for (const auto& entry : fs::directory_iterator(snapshots.at(i) / ".conversations" / id))
+      memories += entry.is_directory() ? 1 : 0;
+    REQUIRE(memories == 1);
+    if (i % 5 != 0) continue;
+    REQUIRE(text_of_response(risen.respond(after(first, "And then?"))) == second);
+    if (items == before)
+      REQUIRE(text_of_response(risen.respond({{"conversation", id}, {"input", "And the queen"}})) ==
+              third);
+  }
+  REQUIRE(old_seen);
+  // the last call of all comes before the names are durable, behind the rename
+  REQUIRE(new_seen);
+}
+
+TEST_CASE("responses: old ones go, those in use stay") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  ConversationsOptions options;
+  options.keep = std::chrono::hours(24);
+  House house(dir / "model", dir / "memories", options);
+  const json old = house.respond({{"input", "The king said"}});
+  const json used = house.respond({{"input", "The queen said"}});
+  const json fresh = house.respond({{"input", "The door was"}});
+  const auto age = [&](const json& response) {
+    fs::last_write_time(house.responses() / response["id"].get<std::string>() / "response.json",
+                        fs::file_time_type::clock::now() - std::chrono::hours(25));
+  };
+  age(old);
+  age(used);
+  {
+    Conversations beside(house.service(), {.keep = std::chrono::seconds(0)});
+    REQUIRE(beside.expire() == 0);  // 0: for ever
+  }
+  house.stop();
+  house.start();
+  REQUIRE(house.ask("GET", "/v1/responses/" + old["id"].get<std::string>()).first == 404);
+  REQUIRE(house.ask("GET", "/v1/responses/" + fresh["id"].get<std::string>()).first == 200);
+
+  const json again = house.respond({{"input", "The queen said"}});
+  Conversations kept(house.service(), options);
+  const auto turn = kept.begin({.previous = again["id"], .store = false});
+  age(again);
+  REQUIRE(kept.expire() == 0);
+  REQUIRE(turn->history().size() == 2);
+}
+
+TEST_CASE("responses: what is wrong is named, and a server without memories says what it lacks") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  const auto refused = [](const json& body) {
+    try {
+      parse_responses_request(body.dump(), few_tokens());
+    } catch (const RequestError& e) {
+      REQUIRE(e.status() == 400);
+      REQUIRE(std::string(e.what()).find('\n') == std::string::npos);
+      return e.parameter();
+    }
+    return std::string("taken");
+  };
+  const auto with = [&](const char* name, json value) {
+    return refused({{"input", "a"}, {name, std::move(value)}});
+  };
+  REQUIRE(with("include", {"recall", "reasoning.encrypted_content"}) == "taken");
+  REQUIRE(with("truncation", "auto") == "taken");
+  REQUIRE(with("text", {{"format", {{"type", "text"}}}}) == "taken");
+  REQUIRE(with("tools", json::array()) == "taken");
+  REQUIRE(with("tool_choice", "auto") == "taken");
+  REQUIRE(with("reasoning", {{"effort", nullptr}}) == "taken");
+  REQUIRE(with("parallel_tool_calls", true) == "taken");
+  REQUIRE(with("max_output_tokens", 0) == "max_output_tokens");
+  REQUIRE(with("temperature", 200) == "temperature");
+  REQUIRE(with("tools", {{{"type", "function"}}}) == "tools");
+  REQUIRE(with("text", {{"format", {{"type", "json_schema"}}}}) == "text.format");
+  REQUIRE(with("text", {{"format", {{"type", "xml"}}}}) == "text.format");
+  REQUIRE(with("text", {{"verbosity", "high"}}) == "text.verbosity");
+  REQUIRE(with("include", {"message.output_text.logprobs"}) == "include");
+  REQUIRE(with("background", true) == "background");
+  REQUIRE(with("conversation", 5) == "conversation");
+  REQUIRE(with("truncation", "sometimes") == "truncation");
+  REQUIRE(with("metadata", {{"a", 1}}) == "metadata");
+  REQUIRE(with("messages", json::array()) == "messages");
+  REQUIRE(with("reasoning", {{"effort", "high"}}) == "effort");
+  const auto item = [&](json one) { return refused({{"input", json::array({std::move(one)})}}); };
+  REQUIRE(item({{"role", "user"}, {"content", "a"}}) == "taken");
+  REQUIRE(item({{"type", "message"},
+                {"role", "assistant"},
+                {"id", "msg_1"},
+                {"status", "completed"},
+                {"content",
+                 {{{"type", "output_text"}, {"text", "a"}, {"annotations", json::array()}}}}}) ==
+          "taken");
+  REQUIRE(item({{"role", "king"}, {"content", "a"}}) == "input[0].role");
+  REQUIRE(item({{"role", "user"}}) == "input[0].content");
+  REQUIRE(item({{"role", "user"}, {"content", {{{"type", "input_image"}}}}}) == "input[0].content");
+  REQUIRE(item({{"type", "item_reference"}, {"id", "msg_1"}}) == "input[0].type");
+  REQUIRE(item({{"role", "user"}, {"content", "a"}, {"colour", 1}}) == "input[0].colour");
+  REQUIRE(item(5) == "input[0]");
+
+  // items of calls are what a template reads of them
+  const std::vector<ChatMessage> messages =
+      messages_of_items(items_of(json::parse(R"([{"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"x\": 1}"},
+        {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "x"},
+        {"type": "function_call_output", "call_id": "c2", "output": "7"}])"),
+                                 "input"));
+  REQUIRE(messages.size() == 4);
+  REQUIRE(messages[0].role == "system");
+  REQUIRE(messages[1].content == "ab");
+  REQUIRE(json::parse(messages[2].fields)["tool_calls"][0]["function"]["arguments"]["x"] == 1);
+  REQUIRE(json::parse(messages[2].fields)["tool_calls"][1]["function"]["arguments"] == "x");
+  REQUIRE(messages[3].role == "tool");
+  REQUIRE(json::parse(messages[3].fields) == json{{"tool_call_id", "c2"}, {"name", "g"}});
+
+  const auto engine = engine_of(dir / "model");
+  Service service(*engine);
+  const Running running(service);
+  const auto ask = [&](const json& body) { return post(running, "/v1/responses", body.dump()); };
+  const auto [status, answer] = ask({{"input", "The king said"}});
+  REQUIRE(status == 200);
+  REQUIRE(answer["store"] == false);
+  REQUIRE(!text_of_response(answer).empty());
+  for (const auto& [field, value, expected] :
+       std::vector<std::tuple<const char*, json, int>>{{"store", true, 400},
+                                                       {"previous_response_id", "resp_00", 404},
+                                                       {"conversation", "conv_00", 404},
+                                                       {"memory", "book", 404}}) {
+    const auto [refusal, error] = ask({{"input", "a"}, {field, value}});
+    REQUIRE(refusal == expected);
+    REQUIRE(error["error"]["param"] == field);
+    REQUIRE(error["error"]["message"].get<std::string>().find("memories") != std::string::npos);
+  }
+  REQUIRE(ask({{"instructions", "Be brief."}}).second["error"]["param"] == "input");
+  REQUIRE(ask({{"input", {{{"role", "assistant"}, {"content", "a"}}}}}).first == 400);
+  REQUIRE(running.client().Get("/v1/responses/resp_00")->status == 404);
+  REQUIRE(post(running, "/v1/conversations", "{}").first == 404);
+}
+
+TEST_CASE("responses: what was told once is not read again, and other instructions are") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const auto turn = [&](json body, const char* instructions) {
+    body["instructions"] = instructions;
+    const json response = house.respond(body);
+    REQUIRE(response["instructions"] == instructions);
+    return response;
+  };
+  const json first = turn({{"input", "The king said"}}, "Be brief.");
+  const json same = turn(after(first, "And then?"), "Be brief.");
+  const json plain = house.respond(after(first, "And then?"));
+  REQUIRE(text_of_response(same) == text_of_response(plain));
+  REQUIRE(same["usage"]["input_tokens"] == plain["usage"]["input_tokens"]);
+  const json other = turn(after(first, "And then?"), "Tell all of it.");
+  REQUIRE(other["usage"]["input_tokens"] > plain["usage"]["input_tokens"]);
+
+  // a format that shows nothing of them later on
+  make_chat_model(dir / "deaf",
+                  "{{ bos_token }}{% for m in messages %}{% if loop.first or m.role != 'system' %}"
+                  "{{ m.role }}: {{ m.content }}\n{% endif %}{% endfor %}"
+                  "{% if add_generation_prompt %}assistant:{% endif %}");
+  House deaf(dir / "deaf", dir / "deaf-memories");
+  json body = after(deaf.respond({{"input", "The king said"}}), "And then?");
+  body["instructions"] = "Be brief.";
+  const auto [status, error] = deaf.ask("POST", "/v1/responses", body);
+  REQUIRE(status == 400);
+  REQUIRE(error["error"]["param"] == "instructions");
+}
+
+TEST_CASE("conversation: a format that changes earlier turns") {
+  const TempDir dir;
+  // drops what was thought before the last question, as formats of thinking models do
+  make_chat_model(dir / "model",
+                  "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and not "
+                  "loop.last %}{{ m.content.split('#')[-1] }}{% else %}{{ m.content }}{% endif %}"
+                  "</end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}");
+  const auto model = load_model(dir / "model");
+  const Tokenizer& tokenizer = model->tokenizer();
+  const auto read = [&](const ChatPrompt& prompt) {
+    std::vector<std::int64_t> all = prompt.text;
+    all.insert(all.end(), prompt.question.begin(), prompt.question.end());
+    return tokenizer.decode(all);
+  };
+  Conversation strict(model->chat_template(), tokenizer);
+  Conversation keeps(model->chat_template(), tokenizer, {.changed = ChangedTurns::keep});
+  for (Conversation* talk : {&strict, &keeps}) {
+    REQUIRE(read(talk->ask("", "Who?")) == "<user>Who?</end><assistant>");
+    talk->answered("It may be#The king.");
+  }
+  REQUIRE_THROWS_AS(strict.ask("", "Why?"), DataError);
+  REQUIRE(read(keeps.ask("", "Why?")) == "</end><user>Why?</end><assistant>");
+  // from the messages alone it goes on in the same way
+  Conversation again(model->chat_template(), tokenizer, {.changed = ChangedTurns::keep},
+                     keeps.messages());
+  REQUIRE(read(again.ask({{"user", "Why?"}})) == "</end><user>Why?</end><assistant>");
+}
