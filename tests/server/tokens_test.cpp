@@ -141,7 +141,8 @@ TEST_CASE("tokens: a conversation's tools are in its text and its tokens") {
   chat["tool_choice"] = "none";
   const std::string without =
       post(running, "/apply-template", chat.dump()).second["prompt"].get<std::string>();
-  REQUIRE(without == "user: Who is it?\n");
+  REQUIRE(without.starts_with("user: Who is it?"));
+  REQUIRE(without.find("knock") == std::string::npos);
 }
 
 TEST_CASE("tokens: embeddings where there is an encoder") {
