@@ -9,13 +9,13 @@ namespace episodic::server {
 namespace {
 
 Json model_json(const RouteContext& context) {
-  Json json{{"id", context.options.model_name},
-            {"object", "model"},
-            {"created", context.started},
-            {"owned_by", "episodic"}};
+  Json model{{"id", context.options.model_name},
+             {"object", "model"},
+             {"created", context.started},
+             {"owned_by", "episodic"}};
   if (const std::int64_t most = context.service.scheduler().options().max_tokens; most > 0)
-    json["max_model_len"] = most;
-  return json;
+    model["max_model_len"] = most;
+  return model;
 }
 
 std::string metrics(const RouteContext& context) {
