@@ -19,15 +19,15 @@ namespace {
 /// As OpenAI's and Anthropic's clients read it. \param most tokens of a request, 0: no limit
 Json model_json(const RouteContext& context, const std::string& id, std::int64_t most) {
   const auto created = static_cast<std::time_t>(context.started);
-  Json json{{"id", id},
+  Json model{{"id", id},
             {"object", "model"},
             {"created", context.started},
             {"owned_by", "episodic"},
             {"type", "model"},
             {"display_name", id},
             {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(created))}};
-  if (most > 0) json["max_model_len"] = most;
-  return json;
+  if (most > 0) model["max_model_len"] = most;
+  return model;
 }
 
 /// The model, and the encoder where there is one.
