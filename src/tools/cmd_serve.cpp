@@ -38,8 +38,7 @@ struct ServeFlags {
   std::filesystem::path dir, memories, encoder, keys, socket;
   std::string host = "127.0.0.1", name;
   std::optional<std::int64_t> port;  // 8080, unless there is a socket
-  std::int64_t max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600,
-               keep_responses = 30;
+  std::int64_t max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600, keep_responses = 30;
   std::string bytes;
   std::vector<std::string> origins;
   GenerationFlags generation;

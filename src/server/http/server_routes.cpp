@@ -20,12 +20,12 @@ namespace {
 Json model_json(const RouteContext& context, const std::string& id, std::int64_t most) {
   const auto created = static_cast<std::time_t>(context.started);
   Json model{{"id", id},
-            {"object", "model"},
-            {"created", context.started},
-            {"owned_by", "episodic"},
-            {"type", "model"},
-            {"display_name", id},
-            {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(created))}};
+             {"object", "model"},
+             {"created", context.started},
+             {"owned_by", "episodic"},
+             {"type", "model"},
+             {"display_name", id},
+             {"created_at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(created))}};
   if (most > 0) model["max_model_len"] = most;
   return model;
 }
