@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestName = 64;
 constexpr const char* kRemoved = ".removed-";
+constexpr const char* kNew = ".new-";
 
 bool is_name(std::string_view name) {
   const auto fits = [](char c) {
@@ -27,6 +29,31 @@ bool is_name(std::string_view name) {
   };
   return !name.empty() && name.size() <= kLongestName && name[0] != '.' && name[0] != '-' &&
          std::all_of(name.begin(), name.end(), fits);
+}
+
+/// Makes a memory beside its place and puts it there whole: a kill leaves nothing that has its
+/// name. \param make makes it in the folder that it is given
+template <class Make>
+void put_in_place(const fs::path& at, Make&& make) {
+  const auto taken = [&] {
+    return RequestError(fmt::format("there is a memory '{}' already", at.filename().string()),
+                        "name", 409, "memory_exists");
+  };
+  std::error_code error, ignored;
+  if (fs::exists(at, error)) throw taken();
+  const fs::path made = at.parent_path() / fmt::format("{}{}-{:08x}", kNew, at.filename().string(),
+                                                       std::random_device()());
+  try {
+    make(made);
+    fs::rename(made, at, error);
+    if (error && fs::exists(at, ignored)) throw taken();  // another request was quicker
+    if (error)
+      throw FileError(fmt::format("{}: cannot be made ({})", at.string(), error.message()));
+    io::Directory(io::system_calls(), at.parent_path()).sync();
+  } catch (...) {
+    fs::remove_all(made, ignored);
+    throw;
+  }
 }
 
 MemoryInfo info_of(const std::string& name, const MemoryManifest& manifest) {
@@ -103,11 +130,11 @@ Memories::Memories(std::shared_ptr<const Model> model, fs::path dir, MemoryConfi
         fmt::format("{}: cannot be made a folder for memories ({}); name a folder that "
                     "can be written",
                     dir_.string(), error ? error.message() : "it is a file"));
-  for (const auto& entry : fs::directory_iterator(dir_, error))  // what a kill left of `remove`
-    if (entry.path().filename().string().starts_with(kRemoved)) {
-      std::error_code ignored;
-      fs::remove_all(entry.path(), ignored);
-    }
+  for (const auto& entry : fs::directory_iterator(dir_, error)) {  // what a kill left
+    const std::string left = entry.path().filename().string();
+    std::error_code ignored;
+    if (left.starts_with(kRemoved) || left.starts_with(kNew)) fs::remove_all(entry.path(), ignored);
+  }
 }
 
 fs::path Memories::folder(std::string_view name) const {
@@ -155,10 +182,6 @@ MemoryInfo Memories::info(const std::string& name) const {
 
 MemoryInfo Memories::create(const std::string& name, std::string_view changes) {
   const fs::path at = folder(name);
-  std::error_code error;
-  if (fs::exists(at, error))
-    throw RequestError(fmt::format("there is a memory '{}' already", name), "name", 409,
-                       "memory_exists");
   MemoryConfig config = settings_;
   try {
     if (!changes.empty()) config = change_memory_config(settings_, changes, "settings");
@@ -168,18 +191,13 @@ MemoryInfo Memories::create(const std::string& name, std::string_view changes) {
   } catch (const ConfigError& e) {
     throw RequestError(e.what(), "settings");
   }
-  create_memory(*model_, {.dir = at}, config);
+  put_in_place(at, [&](const fs::path& made) { create_memory(*model_, {.dir = made}, config); });
   return info(name);
 }
 
 MemoryInfo Memories::fork(const std::string& name, const std::string& to) {
   manifest(name);
-  const fs::path at = folder(to);
-  std::error_code error;
-  if (fs::exists(at, error))
-    throw RequestError(fmt::format("there is a memory '{}' already", to), "name", 409,
-                       "memory_exists");
-  fork_memory(folder(name), at);
+  put_in_place(folder(to), [&](const fs::path& made) { fork_memory(folder(name), made); });
   return info(to);
 }
 

@@ -272,7 +272,7 @@ def main():
             for player in players:
                 player.join(180)
                 # what the end of the last server refused was refused in time
-                if player.violation and not (kill == args.kills and " 503 " in str(player.violation)):
+                if player.violation and not (kill == args.kills and "is going down" in str(player.violation)):
                     raise player.violation
                 turns += player.turns
             sessions = [(player.kind, player.session) for player in players]
