@@ -243,19 +243,20 @@ void add_serve(Command& app) {
   auto flags = std::make_shared<ServeFlags>();
   Command sub = app.subcommand("serve", "Answer over HTTP as OpenAI's interface does");
   sub.footer(
-      "POST /v1/completions, /v1/chat/completions and /v1/messages (streams too), /v1/embeddings, "
-      "/tokenize,\n/detokenize, /apply-template, GET /v1/models, GET /health, GET /metrics.\nEvery "
-      "request begins behind the memory in --memory-dir, which stays as it "
-      "is, or "
-      "with nothing; a\nconversation's earlier turns are not read again. --parallel requests are "
-      "answered at once, --queue others wait.\nFlags of sampling are what a request leaves open. "
-      "Who "
-      "may ask: programs of this machine, pages of no\norigin but --allow-origin's; whoever knows "
-      "EPISODIC_API_KEY, or a key of --api-keys, where there are any.\n\n"
+      "OpenAI's completions, chat and responses, Anthropic's messages, memories by name, and a "
+      "page "
+      "at /\n(docs/serve.md). A request begins behind a memory of --memories that it names, else "
+      "behind the one in\n--memory-dir, which stays as it is, or with nothing; a conversation's "
+      "earlier turns are not read again.\n--parallel requests are answered at once, --queue others "
+      "wait. Flags of sampling are what a request\nleaves open. Who may ask: programs of this "
+      "machine, pages of no origin but --allow-origin's; whoever has a\nkey, where there are "
+      "any.\n\n"
       "Examples:\n"
-      "  episodic serve --model M --memory-dir book.mem --port 8080\n"
+      "  episodic serve --model M --memories memories --parallel 4\n"
+      "  curl http://127.0.0.1:8080/v1/memories/book/read -H 'Content-Type: text/plain' \\\n"
+      "    --data-binary @book.txt\n"
       "  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\\n"
-      "    -d '{\"prompt\": \"The pass key is\", \"max_tokens\": 12}'");
+      "    -d '{\"memory\": \"book\", \"prompt\": \"The pass key is\", \"max_tokens\": 12}'");
   flags->model.add_to(sub);
   sub.option("--memory-dir", flags->dir, "Folder of the memory that every request begins behind");
   sub.option(
