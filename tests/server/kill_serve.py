@@ -240,6 +240,7 @@ def main():
     work = pathlib.Path(tempfile.mkdtemp(prefix="episodic-kill-serve-", dir=args.work))
     draw, kinds, log = random.Random(args.seed), (Chain, Conversation, Memory), []
     os.environ["OMP_NUM_THREADS"] = "1"
+    server = None
     try:
         make_model(args.model, work / "model")
         server = Server(args.program, work / "model", work / "undisturbed", log)
@@ -285,6 +286,9 @@ def main():
     except Violation as e:
         print(f"kill_serve: {e}\n(its folder stays: {work})", file=sys.stderr)
         return 1
+    finally:
+        if server and server.process.poll() is None:
+            server.kill()
     shutil.rmtree(work, ignore_errors=True)
     return 0
 
