@@ -72,7 +72,14 @@ MemoryInfo info_of(const std::string& name, const MemoryManifest& manifest) {
 // -- a writer -------------------------------------------------------------------------------------
 
 MemoryWriter::~MemoryWriter() {
-  sequence_ = nullptr;  // gives the folder back before the next writer may come
+  if (sequence_) {
+    // gives the folder back before the next writer may come, whoever still holds the sequence
+    try {
+      sequence_->attach_full_attention();
+    } catch (const std::exception&) {  // then it goes with its last holder
+    }
+    sequence_ = nullptr;
+  }
   const std::lock_guard lock(memories_.mutex_);
   std::erase(memories_.writers_, name_);
 }

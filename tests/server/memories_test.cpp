@@ -260,6 +260,38 @@ TEST_CASE("memories: an answer that is stored is what the next one begins behind
   REQUIRE(server.post("completions", {{"prompt", "a"}, {"store", true}}).first == 200);
 }
 
+TEST_CASE("memories: a memory is free once the client hears that its turn is kept") {
+  const TempDir dir;
+  const Server server(dir / "all");
+  server.make("talk", "The old man walked along the river.");
+  std::int64_t tokens = server.get("memories/talk").second["tokens"];
+  const json body{{"prompt", " And then"}, {"memory", "talk"},
+                  {"store", true},         {"max_tokens", 2},
+                  {"stream", true},        {"stream_options", {{"include_usage", true}}}};
+  for (int i = 0; i < 20; ++i) {
+    Raw client(*server.running);
+    REQUIRE(client.send(post_text(body)));
+    const std::string said = client.receive("data: [DONE]");  // and no longer: the next one comes
+    INFO(said);
+    REQUIRE(mentions(said, "\"usage\""));
+    const std::int64_t now = server.get("memories/talk").second["tokens"];
+    REQUIRE(now > tokens);
+    tokens = now;
+  }
+  // a client that leaves in the middle of a step frees it too
+  for (int i = 0; i < 10; ++i) {
+    json longer = body;
+    longer["max_tokens"] = 500;
+    longer["ignore_eos"] = true;
+    Raw client(*server.running);
+    REQUIRE(client.send(post_text(longer)));
+    client.receive("data: ");
+    client.reset();
+    REQUIRE(comes([&] { return server.get("memories/talk").second["written"] == false; }));
+    REQUIRE(server.get("memories/talk").second["tokens"] == tokens);
+  }
+}
+
 TEST_CASE("memories: one writer at a time; who leaves or fails leaves the last commit") {
   const TempDir dir;
   Server server(dir / "all", 3, 1024);

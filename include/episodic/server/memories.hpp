@@ -51,7 +51,9 @@ struct EventInfo {
 
 class Memories;
 
-/// The one writer of a memory, until it is destroyed. What was not committed is lost then.
+/// The one writer of a memory, until it is destroyed. What was not committed is lost then. Nobody
+/// may be in a step of its sequence at that moment; whoever still holds the sequence has none of
+/// the memory afterwards.
 class MemoryWriter {
  public:
   ~MemoryWriter();

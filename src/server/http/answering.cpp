@@ -37,7 +37,13 @@ void withdraw(Asked& asked, GivenUp why) {
 
 }  // namespace
 
-Asked::~Asked() { withdraw(*this, GivenUp::client_left); }
+Asked::~Asked() {
+  withdraw(*this, GivenUp::client_left);
+  if (!writer) return;
+  for (const auto& choice : choices)  // its sequence is being stepped until then
+    while (!choice->wait(milliseconds(1000)).ended) {
+    }
+}
 
 std::string given_up_message(GivenUp why) {
   switch (why) {
