@@ -838,9 +838,9 @@ std::span<const DeviceMemory::SequenceStep> DeviceMemory::Impl::before_rotary(
 }
 
 /// A layer of memories that share their launches, this one the first.
-void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> given) {
+void DeviceMemory::Impl::attend(std::int64_t l, std::span<const SequenceStep> asked) {
   const device::CurrentDevice current(device);
-  const std::span<const SequenceStep> steps = before_rotary(l, given);
+  const std::span<const SequenceStep> steps = before_rotary(l, asked);
   auto& without_angles = emptied(launched.without_angles);
   auto& appended = emptied(launched.appended);
   for (const SequenceStep& s : steps) {

@@ -64,9 +64,9 @@ struct Case {
     rotate(table, all.rows(), {keys, {tokens, G, d}}, {rotated.data(), {tokens, G, d}});
     relative.resize(static_cast<std::size_t>(n * H * d));
     same.resize(relative.size());
-    AttendWorkspace workspace;
+    AttendWorkspace scratch;
     rotate_queries(table, all.rows(start, n), fixed.rows(), {floats(inputs, "q"), {n, H, d}},
-                   {relative.data(), same.data(), nullptr}, workspace);
+                   {relative.data(), same.data(), nullptr}, scratch);
 
     const auto add = [&](std::int64_t begin, std::int64_t end, Position position, float weight) {
       KvSegment s;
