@@ -1,25 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: openai_client_test.py PROGRAM MODEL: OpenAI's own Python client against `episodic serve`, unmodified.
 
-Skipped, in sight, where the package `openai` is not installed. EPISODIC_CLIENTS_PYTHON names an interpreter that has it.
+Skipped, in sight, where the package `openai` is not installed; it may also lie in a folder of EPISODIC_PYTHON_CLIENTS.
 """
 import asyncio
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-python = os.environ.get("EPISODIC_CLIENTS_PYTHON")
-if python and os.path.realpath(python) != os.path.realpath(sys.executable) and "EPISODIC_CLIENTS_AGAIN" not in os.environ:
-    os.environ["EPISODIC_CLIENTS_AGAIN"] = "1"
-    sys.exit(subprocess.run([python, *sys.argv]).returncode)
-try:
-    import openai
-except ImportError:
-    print("EPISODIC_SKIP: no Python package openai; EPISODIC_CLIENTS_PYTHON names an interpreter that has it")
-    sys.exit(0)
+from served import client_library  # noqa: E402
+
+openai = client_library("openai")
 program, shipped = map(pathlib.Path, sys.argv[1:3])
 if not program.exists():
     print(f"EPISODIC_SKIP: no {program}")
