@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kLongestName = 64;
+constexpr std::size_t kMostOpen = 8;  // memories that nobody asks hold their windows and index
 constexpr const char* kRemoved = ".removed-";
 constexpr const char* kNew = ".new-";
 
@@ -228,12 +229,14 @@ std::shared_ptr<StartingPoint> Memories::start(const std::string& name) {
   {
     const std::lock_guard lock(mutex_);
     const auto at = opened_.find(name);
-    if (at != opened_.end() && at->second.id == now.id && at->second.generation == now.generation)
+    if (at != opened_.end() && at->second.id == now.id && at->second.generation == now.generation) {
+      at->second.used = ++uses_;
       return at->second.start;
+    }
   }
   auto memory = std::make_shared<EpisodicMemory>(
       open_memory(*model_, {.dir = folder(name), .mode = OpenMode::read}));
-  Opened opened{memory->manifest().id, memory->manifest().generation, nullptr};
+  Opened opened{memory->manifest().id, memory->manifest().generation, nullptr, 0};
   auto root = std::make_shared<Sequence>(model_);
   const std::int64_t most = memory->tokens() + max_tokens_;
   root->attach(std::move(memory), most);
@@ -244,7 +247,21 @@ std::shared_ptr<StartingPoint> Memories::start(const std::string& name) {
     return known.start;  // another thread was quicker
   if (known.start) stale_.push_back(std::move(known.start));
   known = opened;
-  return known.start;
+  known.used = ++uses_;
+  close_idle();
+  return opened.start;
+}
+
+/// Closes the memories that were asked for longest ago, once there are many. An answer that is on
+/// its way behind one holds it until its end.
+void Memories::close_idle() {
+  while (opened_.size() > kMostOpen) {
+    const auto oldest = std::min_element(
+        opened_.begin(), opened_.end(),
+        [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
+    stale_.push_back(std::move(oldest->second.start));
+    opened_.erase(oldest);
+  }
 }
 
 std::vector<std::shared_ptr<StartingPoint>> Memories::open() const {

@@ -292,6 +292,26 @@ TEST_CASE("memories: a memory is free once the client hears that its turn is kep
   }
 }
 
+TEST_CASE("memories: of many that are asked for, a few stay open, and all answer") {
+  const TempDir dir;
+  const Server server(dir / "all");
+  std::vector<std::string> said;
+  for (int round = 0; round < 2; ++round)
+    for (int i = 0; i < 12; ++i) {
+      const std::string name = fmt::format("m{}", i);
+      if (round == 0)
+        server.make(name, fmt::format("Door {} was closed. ", i) + program::some_book(8));
+      const std::string text =
+          text_of_answer(server.post("completions", {{"prompt", "The king"}, {"memory", name}}));
+      if (round == 0)
+        said.push_back(text);
+      else
+        REQUIRE(text == said[static_cast<std::size_t>(i)]);
+      REQUIRE(server.memories.open().size() <= 8);
+    }
+  REQUIRE(server.memories.open().size() == 8);
+}
+
 TEST_CASE("memories: one writer at a time; who leaves or fails leaves the last commit") {
   const TempDir dir;
   Server server(dir / "all", 3, 1024);

@@ -110,6 +110,7 @@ class Memories {
   void remove(const std::string& name);
 
   /// Where answers behind it begin, at its last commit; opened at the first call and after commits.
+  /// Of many that are open, those that were asked for longest ago are closed.
   /// \throws FileError, ConfigError for one that was made with another model
   std::shared_ptr<StartingPoint> start(const std::string& name);
   /// Of memories that are open now.
@@ -142,6 +143,7 @@ class Memories {
     std::uint64_t id = 0;
     std::int64_t generation = -1;
     std::shared_ptr<StartingPoint> start;
+    std::uint64_t used = 0;  ///< by the count of `uses_`
   };
   /// A writer's place, taken as long as it lives. \throws RequestError 404, 409
   std::shared_ptr<MemoryWriter> claim(const std::string& name);
@@ -154,7 +156,9 @@ class Memories {
   const MemoryConfig settings_;
   const std::int64_t max_tokens_;
   mutable std::mutex mutex_;
+  void close_idle();
   std::map<std::string, Opened> opened_;
+  std::uint64_t uses_ = 0;
   std::vector<std::string> writers_;
   std::vector<std::shared_ptr<StartingPoint>> stale_;
 };
