@@ -127,8 +127,9 @@ void Lane::accept(const StepResult& result) {
     if (answer_->done()) end_answer();
     return;
   }
+  const auto from = prompt_.begin() + static_cast<std::ptrdiff_t>(at_);
+  read_.insert(read_.end(), from, from + static_cast<std::ptrdiff_t>(pending_));
   at_ += pending_;
-  read_.assign(prompt_.begin(), prompt_.begin() + static_cast<std::ptrdiff_t>(at_));
   if (!request_->progress(static_cast<std::int64_t>(at_))) return give_up();
   if (at_ < to_read()) return;
   if (!request_->work().reads_only) return begin_answer();

@@ -216,6 +216,8 @@ bool Scheduler::begin_one() {
   std::deque<std::shared_ptr<InFlight>> waiting;
   {
     const std::lock_guard lock(mutex_);
+    // asked before each step: nobody's prompt is looked at while no lane can be free
+    if (answering_.size() >= std::max<std::size_t>(1, options_.parallel)) return false;
     waiting = waiting_;
   }
   for (const std::shared_ptr<InFlight>& next : waiting) {

@@ -5,7 +5,7 @@
 ///
 /// \code
 /// server::HttpServer http(service, {.model_name = "qwen"});
-/// std::printf("http://127.0.0.1:%d/v1\n", http.bind("127.0.0.1", 0));
+/// const int port = http.bind("127.0.0.1", 0);  // http://127.0.0.1:PORT/v1
 /// http.listen();  // until another thread calls http.stop()
 /// \endcode
 ///

@@ -35,6 +35,17 @@ void withdraw(Asked& asked, GivenUp why) {
     if (!choice->ended()) asked.scheduler.withdraw(*choice, why);
 }
 
+/// A body of server-sent events, as long as `write` makes them.
+void send_events(const Exchange& exchange, httplib::Response& response,
+                 const httplib::ContentProviderWithoutLength& write) {
+  response.set_header("Cache-Control", "no-cache");
+  response.set_header("X-Accel-Buffering", "no");  // a proxy hands on what it has
+  if (exchange.head.minor == 1)
+    response.set_chunked_content_provider("text/event-stream", write);
+  else  // has no chunks: the answer ends with the connection
+    response.set_content_provider("text/event-stream", write);
+}
+
 }  // namespace
 
 Asked::~Asked() {
@@ -157,12 +168,7 @@ void Answering::answer_stream(Exchange& exchange, std::shared_ptr<Asked> asked,
                                                                  httplib::DataSink& sink) {
     return write_stream(exchange, *asked, sink);
   };
-  response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");  // a proxy hands on what it has
-  if (exchange.head.minor == 1)
-    response.set_chunked_content_provider("text/event-stream", write);
-  else  // has no chunks: the answer ends with the connection
-    response.set_content_provider("text/event-stream", write);
+  send_events(exchange, response, write);
 }
 
 /// \return false where the answer breaks off: the connection then ends without the last chunk
@@ -241,12 +247,7 @@ void Answering::stream(Exchange& exchange, httplib::Response& response,
     sink.done();
     return true;
   };
-  response.set_header("Cache-Control", "no-cache");
-  response.set_header("X-Accel-Buffering", "no");
-  if (exchange.head.minor == 1)
-    response.set_chunked_content_provider("text/event-stream", write);
-  else
-    response.set_content_provider("text/event-stream", write);
+  send_events(exchange, response, write);
 }
 
 }  // namespace episodic::server

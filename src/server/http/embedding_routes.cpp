@@ -72,9 +72,8 @@ void embed(RouteContext& context, Exchange& exchange, httplib::Response& respons
   std::vector<std::string> texts;
   bool as_base64 = false, cuts = false;
   {
-    nlohmann::json body = parse_body(exchange.body);
-    const JsonGuard guard(body);
-    Fields fields(body);
+    const Body body(exchange.body);
+    Fields fields(*body);
     texts = texts_of(fields);
     const std::string format = fields.text("encoding_format", "float");
     if (format != "float" && format != "base64")

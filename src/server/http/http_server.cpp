@@ -37,19 +37,6 @@ void answer_json(httplib::Response& response, const Json& json, int status) {
   response.set_content(text_of(json), "application/json");
 }
 
-nlohmann::json parse_body(std::string_view body) {
-  nlohmann::json parsed;
-  try {
-    JsonLimits limits;
-    limits.remedy = "send a JSON object";
-    parsed = parse_strict(body, "the request", limits);
-  } catch (const Error& e) {
-    throw RequestError(e.what(), "");
-  }
-  if (!parsed.is_object()) throw RequestError("the request is no JSON object", "");
-  return parsed;
-}
-
 std::string RouteContext::new_id(const char* kind) {
   return fmt::format("{}-{}-{}", kind, started, ++requests);
 }

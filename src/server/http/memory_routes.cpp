@@ -167,9 +167,8 @@ void read(RouteContext& context, Exchange& exchange, const Target& target,
   if (type && (type->starts_with("text/plain") || type->starts_with("application/octet-stream"))) {
     text = std::move(exchange.body);
   } else {
-    const json body = parse_body(exchange.body);
-    const JsonGuard guard(const_cast<json&>(body));
-    Fields fields(body);
+    const Body body(exchange.body);
+    Fields fields(*body);
     if (const json* given = fields.find("text")) {
       if (!given->is_string()) Fields::wrong("text", "must be a text");
       text = given->get<std::string>();
@@ -273,8 +272,8 @@ void add_memory_routes(Router& router, RouteContext& context) {
   });
   add("POST", "/memories",
       [](Ask&, Memories& all, Exchange& exchange, const Target&, auto& response) {
-        const json body = parse_body(exchange.body);
-        Fields fields(body);
+        const Body body(exchange.body);
+        Fields fields(*body);
         const std::string name = fields.text("name");
         const json* settings = fields.find("settings");
         if (settings && !settings->is_object()) Fields::wrong("settings", "must be an object");
@@ -296,16 +295,16 @@ void add_memory_routes(Router& router, RouteContext& context) {
       });
   add("POST", "/memories/{}/fork",
       [](Ask&, Memories& all, Exchange& exchange, const Target& target, auto& response) {
-        const json body = parse_body(exchange.body);
-        Fields fields(body);
+        const Body body(exchange.body);
+        Fields fields(*body);
         const std::string to = fields.text("name");
         fields.require_known();
         answer_json(response, memory_json(all.fork(target.parts[0], to)), 201);
       });
   add("POST", "/memories/{}/forget",
       [](Ask&, Memories& all, Exchange& exchange, const Target& target, auto& response) {
-        const json body = parse_body(exchange.body);
-        Fields fields(body);
+        const Body body(exchange.body);
+        Fields fields(*body);
         const json* tokens = fields.find("tokens");
         std::vector<EventId> forgotten;
         if (tokens) {
@@ -324,8 +323,8 @@ void add_memory_routes(Router& router, RouteContext& context) {
       });
   add("POST", "/memories/{}/pin",
       [](Ask&, Memories& all, Exchange& exchange, const Target& target, auto& response) {
-        const json body = parse_body(exchange.body);
-        Fields fields(body);
+        const Body body(exchange.body);
+        Fields fields(*body);
         const EventId event = event_in(fields);
         const bool pinned = fields.flag("pinned", true);
         fields.require_known();
@@ -334,8 +333,8 @@ void add_memory_routes(Router& router, RouteContext& context) {
       });
   add("POST", "/memories/{}/rewind",
       [](Ask&, Memories& all, Exchange& exchange, const Target& target, auto& response) {
-        const json body = parse_body(exchange.body);
-        Fields fields(body);
+        const Body body(exchange.body);
+        Fields fields(*body);
         if (!fields.find("tokens")) Fields::wrong("tokens", "is missing");
         const std::int64_t tokens = fields.count("tokens", 0, 0);
         fields.require_known();

@@ -229,10 +229,8 @@ Json items_in(Fields& fields) {
 }
 
 Json create_conversation(Conversations& all, Exchange& exchange) {
-  const nlohmann::json body =
-      exchange.body.empty() ? nlohmann::json::object() : parse_body(exchange.body);
-  const JsonGuard guard(const_cast<nlohmann::json&>(body));
-  Fields fields(body);
+  const Body body(exchange.body.empty() ? std::string_view("{}") : exchange.body);
+  Fields fields(*body);
   Json record{{"id", nullptr},
               {"created_at", static_cast<std::int64_t>(std::time(nullptr))},
               {"metadata", metadata_of(fields.find("metadata"))},
@@ -261,9 +259,8 @@ Json change(Conversations& all, const std::string& id, const std::function<void(
 }
 
 Json add_items(Conversations& all, const std::string& id, Exchange& exchange) {
-  const nlohmann::json body = parse_body(exchange.body);
-  const JsonGuard guard(const_cast<nlohmann::json&>(body));
-  Fields fields(body);
+  const Body body(exchange.body);
+  Fields fields(*body);
   const Json added = items_in(fields);
   fields.require_known();
   if (added.empty()) Fields::wrong("items", "must be a list of at least one item");
@@ -294,8 +291,8 @@ void add_conversation_routes(Router& router, RouteContext& context) {
   });
   add("POST", "/conversations/{}",
       [](Conversations& all, Exchange& exchange, const Target& target) {
-        const nlohmann::json body = parse_body(exchange.body);
-        Fields fields(body);
+        const Body body(exchange.body);
+        Fields fields(*body);
         if (!fields.find("metadata")) Fields::wrong("metadata", "is missing");
         const Json metadata = metadata_of(fields.find("metadata"));
         fields.require_known();

@@ -51,7 +51,5 @@ void add_embedding_routes(Router& router, RouteContext& context);
 /// send `store` as well where it means another thing; without a memory it means nothing here.
 void take_memory_header(const Exchange& exchange, Request& request);
 void answer_json(httplib::Response& response, const Json& json, int status = 200);
-/// The object of a request's body. \throws RequestError for what is none
-nlohmann::json parse_body(std::string_view body);
 
 }  // namespace episodic::server

@@ -52,6 +52,7 @@ std::vector<std::int64_t> tokens_of_text(const Tokenizer& tokenizer, Fields& fie
 /// Of a conversation, as a chat request's.
 std::vector<std::int64_t> tokens_of_chat(RouteContext& context, const nlohmann::json& body) {
   nlohmann::json chat = body;
+  const JsonGuard guard(chat);
   for (const char* own : {"with_pieces", "return_token_strs"}) chat.erase(own);
   const Request request = parse_request(RequestKind::chat, chat.dump(), context.options.defaults);
   ChatPrompt prompt = context.service.prompt_of(request, false);
@@ -60,14 +61,13 @@ std::vector<std::int64_t> tokens_of_chat(RouteContext& context, const nlohmann::
 }
 
 void tokenize(RouteContext& context, Exchange& exchange, httplib::Response& response) {
-  nlohmann::json body = parse_body(exchange.body);
-  const JsonGuard guard(body);
+  const Body body(exchange.body);
   const Tokenizer& tokenizer = context.service.model().tokenizer();
-  Fields fields(body);
+  Fields fields(*body);
   const bool pieces = fields.flag("with_pieces"), strings = fields.flag("return_token_strs");
   std::vector<std::int64_t> ids;
   if (fields.find("messages")) {
-    ids = tokens_of_chat(context, body);
+    ids = tokens_of_chat(context, *body);
   } else {
     try {
       ids = tokens_of_text(tokenizer, fields);
@@ -92,9 +92,8 @@ void tokenize(RouteContext& context, Exchange& exchange, httplib::Response& resp
 }
 
 void detokenize(RouteContext& context, Exchange& exchange, httplib::Response& response) {
-  nlohmann::json body = parse_body(exchange.body);
-  const JsonGuard guard(body);
-  Fields fields(body);
+  const Body body(exchange.body);
+  Fields fields(*body);
   const nlohmann::json* list = fields.find("tokens");
   const bool fits = list && list->is_array() &&
                     std::all_of(list->begin(), list->end(),

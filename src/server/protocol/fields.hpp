@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
 #include "episodic/server/request_error.hpp"
 
 namespace episodic::server {
@@ -109,6 +110,31 @@ class Fields {
  private:
   const json& object_;
   std::vector<std::string> seen_;
+};
+
+/// A request's body, which must be one JSON object: deep nesting and endless lists are refused, and
+/// what it takes is given back without taking more.
+class Body {
+ public:
+  /// \throws RequestError for what is none
+  explicit Body(std::string_view text) : tree_(parsed(text)), guard_(tree_) {
+    if (!tree_.is_object()) throw RequestError("the request is no JSON object", "");
+  }
+  const nlohmann::json& operator*() const { return tree_; }
+
+ private:
+  static nlohmann::json parsed(std::string_view text) {
+    try {
+      JsonLimits limits;
+      limits.remedy = "send a JSON object";
+      return parse_strict(text, "the request", limits);
+    } catch (const Error& e) {
+      throw RequestError(e.what(), "");
+    }
+  }
+
+  nlohmann::json tree_;
+  JsonGuard guard_;
 };
 
 }  // namespace episodic::server

@@ -134,17 +134,8 @@ void take_sampling(Fields& fields, SamplingOptions& sampling) {
 
 Request parse_messages_request(std::string_view body, const GenerateOptions& defaults,
                                bool counts) {
-  Tree parsed;
-  try {
-    JsonLimits limits;
-    limits.remedy = "send a JSON object";
-    parsed = parse_strict(body, "the request", limits);
-  } catch (const Error& e) {
-    throw RequestError(e.what(), "");
-  }
-  const JsonGuard guard(parsed);
-  if (!parsed.is_object()) throw RequestError("the request is no JSON object", "");
-  Fields fields(parsed);
+  const Body parsed(body);
+  Fields fields(*parsed);
   Request request;
   request.kind = RequestKind::chat;
   request.options = defaults;

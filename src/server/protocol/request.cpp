@@ -325,17 +325,8 @@ std::string template_variables_of(const json& variables) {
 }
 
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults) {
-  json parsed;
-  try {
-    JsonLimits limits;
-    limits.remedy = "send a JSON object";
-    parsed = parse_strict(body, "the request", limits);
-  } catch (const Error& e) {
-    throw RequestError(e.what(), "");
-  }
-  const JsonGuard guard(parsed);
-  if (!parsed.is_object()) throw RequestError("the request is no JSON object", "");
-  Fields fields(parsed);
+  const Body parsed(body);
+  Fields fields(*parsed);
   Request request;
   request.kind = kind;
   request.options = defaults;

@@ -321,17 +321,8 @@ Json metadata_of(const json* metadata) {
 }
 
 ResponsesRequest parse_responses_request(std::string_view body, const GenerateOptions& defaults) {
-  json parsed;
-  try {
-    JsonLimits limits;
-    limits.remedy = "send a JSON object";
-    parsed = parse_strict(body, "the request", limits);
-  } catch (const Error& e) {
-    throw RequestError(e.what(), "");
-  }
-  const JsonGuard guard(parsed);
-  if (!parsed.is_object()) throw RequestError("the request is no JSON object", "");
-  Fields fields(parsed);
+  const Body parsed(body);
+  Fields fields(*parsed);
   ResponsesRequest request;
   request.options = defaults;
   request.instructions = fields.text("instructions", "");
