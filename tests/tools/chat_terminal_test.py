@@ -21,6 +21,7 @@ PROGRAM, MODEL, EDITS = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3] == "
 TEMPLATE = ("{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}"
             "{% if add_generation_prompt %}answer: {% endif %}")
 UP, LEFT, BACKSPACE = "\033[A", "\033[D", "\x7f"
+PATIENCE = 60  # seconds for what takes well under one
 CTRL = {c: chr(ord(c) - 64) for c in "ACDRZ"}
 
 
@@ -37,6 +38,7 @@ class Terminal:
             env = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "EDITRC"))}
             env |= {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "TERM": term, "LANG": "C"}
             os.execve(PROGRAM, [PROGRAM, "chat", "--model", str(folder / "model"), "--threads", "1", *flags], env)
+        self.edits = EDITS and term != "dumb"
         self.seen = ""
         self.all = ""
 
@@ -56,13 +58,20 @@ class Terminal:
         return bool(data)
 
     def wait(self, pattern):
-        until = time.monotonic() + 120
+        until = time.monotonic() + PATIENCE
         while not re.search(pattern, self.seen):
             if not self.read(1) or time.monotonic() > until:
                 raise AssertionError(f"{pattern!r} does not come; there is {self.all!r}")
+        return self
 
-    def at_prompt(self):
-        self.wait(r"> $")
+    def at_prompt(self, prompt=r"> $"):
+        """libedit shows its prompt before it takes keys singly; a Ctrl-D between the two becomes a NUL."""
+        self.wait(prompt)
+        until = time.monotonic() + PATIENCE
+        while self.edits and self.modes() & termios.ICANON:
+            if time.monotonic() > until:
+                raise AssertionError(f"lines are not edited at the prompt; there is {self.all!r}")
+            time.sleep(0.001)
         return self
 
     def type(self, keys):
@@ -83,7 +92,11 @@ class Terminal:
         """How the program ends."""
         if keys is not None:
             self.at_prompt().type(keys)
+        until = time.monotonic() + PATIENCE
         while self.read(1):
+            if time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)
+                raise AssertionError(f"the program does not end; there is {self.all!r}")
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 while self.read(0.2) and select.select([self.fd], [], [], 0)[0]:
                     pass
@@ -140,8 +153,7 @@ class ChatInATerminal(unittest.TestCase):
     @needs_libedit
     def test_the_history_is_private_and_keeps_no_line_that_begins_with_a_space(self):
         chat = self.start()
-        chat.say("Kept.").say(" Not kept.").type("Two\\\r").wait(r"\n  $")
-        chat.type("lines.\r").wait(r"\n")
+        chat.say("Kept.").say(" Not kept.").type("Two\\\r").at_prompt(r"\n  $").type("lines.\r").wait(r"\n")
         self.assertEqual(chat.end("/quit\r"), 0)
         self.assertEqual(self.messages(), ["Kept.", " Not kept.", "Two\nlines."])
         self.assertEqual(self.kept(), ["Kept.", "Two\\", "lines.", "/quit"])
