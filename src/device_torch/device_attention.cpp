@@ -316,6 +316,9 @@ void TorchDeviceMemory::forget(EventId event, std::int64_t scope) {
 std::vector<EventId> TorchDeviceMemory::forget(TokenRange tokens) {
   return look([&](DeviceMemory& m) { return m.forget(tokens); });
 }
+const std::vector<EventId>& TorchDeviceMemory::forgotten(std::int64_t scope) const {
+  return look([&](DeviceMemory& m) -> const std::vector<EventId>& { return m.forgotten(scope); });
+}
 void TorchDeviceMemory::pin(EventId event, bool pinned, std::int64_t scope) {
   look([&](DeviceMemory& m) { m.pin(event, pinned, scope); });
 }

@@ -295,8 +295,7 @@ class DeviceMemory final : public SequenceMemory {
   /// All events, of every scope, that share a token with the range, which must lie in closed events
   /// of each. \return those of scope 0
   std::vector<EventId> forget(TokenRange tokens) override;
-  /// Of a scope, in order of time.
-  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const;
+  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const override;
   /// A pinned event leaves the device's slots, and the tiers below, last and cannot be forgotten;
   /// so it does in the host's memory once that is saved, if it has a folder or a disk tier. What is
   /// recalled does not change. \throws DataError if there is no such event, or it was forgotten

@@ -106,6 +106,7 @@ class TorchDeviceMemory final : public SequenceMemory {
   void restore(const MemorySnapshot& snapshot) override;
   void forget(EventId event, std::int64_t scope = 0) override;
   std::vector<EventId> forget(TokenRange tokens) override;
+  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const override;
   void pin(EventId event, bool pinned = true, std::int64_t scope = 0) override;
   std::string refusal(Capability capability) const override;
 

@@ -162,8 +162,7 @@ class HostMemory : public SequenceMemory {
   /// All events, of every scope, that share a token with the range, which must lie in closed
   /// events. \return those of scope 0
   std::vector<EventId> forget(TokenRange tokens) override;
-  /// Forgotten events of a scope in order of time.
-  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const;
+  const std::vector<EventId>& forgotten(std::int64_t scope = 0) const override;
 
  protected:
   class Snapshot;

@@ -133,6 +133,9 @@ class SequenceMemory {
   /// Never recalls this event again. \throws DataError if there is no such event, it is pinned, or
   /// a step is open
   virtual void forget(EventId /*event*/, std::int64_t /*scope*/ = 0) { refuse(Capability::forget); }
+  /// Forgotten events of a scope in order of time. Valid until the memory is next called.
+  /// \throws DataError for a scope that it does not have
+  virtual const std::vector<EventId>& forgotten(std::int64_t scope = 0) const = 0;
   /// All events, of every scope, that share a token with the range. \return those of scope 0
   virtual std::vector<EventId> forget(TokenRange /*tokens*/) { refuse(Capability::forget); }
   /// A pinned event is the last to leave its tier, and cannot be forgotten.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// `PassageFinder`: where in a long text the answer to a question may stand, so that the model
+/// reads that place again, near and in order. Torch-free.
+///
+/// \code
+/// PassageFinder finder(engine.shared_model());
+/// finder.read(*engine.memory(), engine.known_ids());
+/// const std::vector<Passage> found = finder.find("Who closed the door?");
+/// engine.ask(joined_text(found) + "\n\nWho closed the door?");
+/// \endcode
+///
+/// A memory recalls for each layer by its queries, and that is what attention needs. To *find* a
+/// place it is a weak guide: queries and keys lie in different directions, and what all queries
+/// have in common outweighs what one asks. The finder compares like with like. It has two voices
+/// (ours):
+///
+/// - *keys*: a question's mean key against each event's representative keys, head by head in every
+///   second layer, by their cosine after whitening (the inner product of the inverse covariance of
+///   the events' keys). Both sides are centred: events by their mean, questions by the mean of a
+///   few questions about nothing. This voice finds other words than the text's.
+/// - *words*: BM25 over the words around each event, near ones counting more, rare ones more still.
+///
+/// Their ranks are fused (1 / (5 + rank), summed).
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "episodic/memory/sequence_memory.hpp"
+#include "episodic/session/event_reader.hpp"
+#include "episodic/session/model.hpp"
+#include "episodic/timeline/event_table.hpp"
+
+namespace episodic {
+
+/// A stretch of a text that was read, to be read again.
+struct Passage {
+  TokenRange tokens;  ///< of the sequence
+  std::string text;
+  /// In (0, 1]: 1 is what every voice ranks first. A tenth part is one voice's tenth place, about.
+  double score = 0;
+  bool operator==(const Passage&) const = default;
+};
+
+struct PassageOptions {
+  std::int64_t count = 3;     ///< most passages, >= 0
+  std::int64_t tokens = 128;  ///< of each; borders move to sentence ends that are near. >= 1
+};
+
+/// Finds passages of what one sequence has read. One thread at a time.
+class PassageFinder {
+ public:
+  /// Reads a few short questions with the model when it is first asked.
+  /// \throws ConfigError for a null model; FileError for one without a tokenizer
+  explicit PassageFinder(std::shared_ptr<const Model> model);
+  ~PassageFinder();
+  PassageFinder(PassageFinder&&) noexcept;
+  PassageFinder& operator=(PassageFinder&&) noexcept;
+
+  /// A further voice: the cosine of a sentence encoder's vectors, of all events that it has
+  /// written. Its question is set by `find`. Null: no more. \param reader must outlive the finder
+  void set_encoder(EncoderReader* reader);
+
+  /// Takes in the events that closed since the last call; begins anew where the sequence went back
+  /// or is another one.
+  /// \param ids of the sequence's tokens from its first on; negative: unknown or forgotten, in no
+  ///        passage. Those of the closed events count.
+  /// \throws ConfigError for scope `head`: the events have no text in common. DataError for fewer
+  ///         ids than the closed events have tokens
+  void read(const SequenceMemory& memory, std::span<const std::int64_t> ids);
+
+  /// The passages that have most to do with the question, best first; fewer where there are fewer.
+  /// What is not in a closed event yet, the window, is in none.
+  /// \throws DataError for an empty question; ConfigError for options out of their range
+  std::vector<Passage> find(std::string_view question, const PassageOptions& options = {});
+
+  /// Events that it knows.
+  std::int64_t events() const;
+  /// Host memory that it takes, in bytes.
+  std::int64_t bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The passages' texts in the order of the text that they are of, a line of "..." between two.
+std::string joined_text(std::span<const Passage> passages);
+
+}  // namespace episodic

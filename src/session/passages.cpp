@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "episodic/session/passages.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+#include "episodic/text/sentences.hpp"
+#include "key_voice.hpp"
+#include "word_voice.hpp"
+
+namespace episodic {
+namespace {
+
+constexpr double kFusion = 5;             // 1 / (kFusion + rank), ranks from 0
+constexpr std::int64_t kToSentence = 32;  // tokens that a border moves to a sentence's at most
+
+/// Of each event, what a voice's ranking of them adds; the event's earlier of equal ones.
+void add_ranks(const std::vector<double>& scores, std::vector<double>& fused) {
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  for (std::size_t rank = 0; rank < order.size(); ++rank)
+    fused[order[rank]] += kFusion / (kFusion + static_cast<double>(rank));
+}
+
+/// Whether it tells any two events apart.
+bool tells(const std::vector<double>& scores) {
+  return std::any_of(scores.begin(), scores.end(), [&](double s) { return s != scores.front(); });
+}
+
+}  // namespace
+
+struct PassageFinder::Impl {
+  std::shared_ptr<const Model> model;
+  KeyVoice keys;
+  WordVoice words;
+  EncoderReader* encoder = nullptr;
+  std::vector<std::int32_t> ids;
+  std::vector<TokenRange> events;
+
+  explicit Impl(std::shared_ptr<const Model> m) : model(m), keys(std::move(m)) {}
+
+  bool known(std::int64_t token) const {
+    return token >= 0 && token < std::ssize(ids) && ids[static_cast<std::size_t>(token)] >= 0;
+  }
+  /// Text of tokens [range.start, range.end), all known, and the byte at which each begins.
+  std::string text_of(const TokenRange& range, std::vector<std::size_t>& begins) const;
+  std::string text_of(const TokenRange& range) const {
+    std::vector<std::size_t> begins;
+    return text_of(range, begins);
+  }
+  TokenRange around(const TokenRange& event, std::int64_t tokens) const;
+};
+
+PassageFinder::PassageFinder(std::shared_ptr<const Model> model) {
+  if (!model) throw ConfigError("passages: the model is null; load one");
+  (void)model->tokenizer();  // says what is missing
+  impl_ = std::make_unique<Impl>(std::move(model));
+}
+PassageFinder::~PassageFinder() = default;
+PassageFinder::PassageFinder(PassageFinder&&) noexcept = default;
+PassageFinder& PassageFinder::operator=(PassageFinder&&) noexcept = default;
+
+void PassageFinder::set_encoder(EncoderReader* reader) { impl_->encoder = reader; }
+std::int64_t PassageFinder::events() const { return std::ssize(impl_->events); }
+std::int64_t PassageFinder::bytes() const {
+  return impl_->keys.bytes() + impl_->words.bytes() + 4 * std::ssize(impl_->ids) +
+         static_cast<std::int64_t>(sizeof(TokenRange)) * std::ssize(impl_->events);
+}
+
+void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int64_t> ids) {
+  if (memory.config().scope == EventScope::head)
+    throw ConfigError(
+        "passages: scope = head: each head has events of its own, which have no text in common; "
+        "take scope = sequence");
+  const EventTable& table = memory.events();
+  const std::int64_t end = table.size() > 0 ? table.pending_start() : 0;
+  if (std::ssize(ids) < end)
+    throw DataError(
+        fmt::format("passages: {} token ids, but events end at token {}; give all of the sequence",
+                    ids.size(), end));
+  Impl& m = *impl_;
+  std::vector<std::int32_t> now;
+  for (const std::int64_t id : ids.first(static_cast<std::size_t>(end)))
+    now.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(id, -1)));
+  // what fed the sequence may still know the tokens of what the memory forgot
+  for (const EventId e : memory.forgotten())
+    std::fill(now.begin() + table[e].start, now.begin() + table[e].end, -1);
+  const auto same = [&] {
+    if (std::ssize(m.ids) > end || std::ssize(m.events) > table.size()) return false;
+    if (!std::equal(m.ids.begin(), m.ids.end(), now.begin())) return false;
+    for (std::size_t e = 0; e < m.events.size(); ++e)
+      if (table[static_cast<EventId>(e)] != m.events[e]) return false;
+    return true;
+  };
+  if (!same()) {
+    m.keys.clear();
+    m.words = {};
+    m.ids.clear();
+    m.events.clear();
+  }
+  m.words.add(m.model->tokenizer(), std::span(now).subspan(m.ids.size()));
+  m.ids = std::move(now);
+  for (EventId e = std::ssize(m.events); e < table.size(); ++e) m.events.push_back(table[e]);
+  m.keys.add(memory);
+  if (m.encoder) m.encoder->write(table, ids);
+}
+
+std::string PassageFinder::Impl::text_of(const TokenRange& range,
+                                         std::vector<std::size_t>& begins) const {
+  std::string text;
+  StreamDecoder decoder(model->tokenizer());
+  // decoders of some kinds drop the space that a text begins with
+  if (known(range.start - 1)) decoder.push(ids[static_cast<std::size_t>(range.start - 1)]);
+  for (std::int64_t t = range.start; t < range.end; ++t) {
+    begins.push_back(text.size());
+    text += decoder.push(ids[static_cast<std::size_t>(t)]);
+  }
+  text += decoder.finish();
+  begins.push_back(text.size());
+  return text;
+}
+
+/// So many tokens around the event's middle, which is known, from sentence to sentence.
+TokenRange PassageFinder::Impl::around(const TokenRange& event, std::int64_t tokens) const {
+  const std::int64_t middle = (event.start + event.end) / 2;
+  const TokenRange wanted{middle - tokens / 2, middle - tokens / 2 + tokens};
+  TokenRange seen{middle, middle};
+  while (seen.start > wanted.start - kToSentence && known(seen.start - 1)) --seen.start;
+  while (seen.end < wanted.end + kToSentence && known(seen.end)) ++seen.end;
+  std::vector<std::size_t> begins;
+  const std::string text = text_of(seen, begins);
+  TokenRange range{std::max(wanted.start, seen.start), std::min(wanted.end, seen.end)};
+  for (const std::size_t byte : sentence_ends(text)) {
+    const std::int64_t token =
+        seen.start + (std::lower_bound(begins.begin(), begins.end(), byte) - begins.begin());
+    if (token <= wanted.start) range.start = token;  // the last one before
+    if (token >= range.end) {
+      range.end = token;
+      break;
+    }
+  }
+  return range;
+}
+
+std::vector<Passage> PassageFinder::find(std::string_view question, const PassageOptions& options) {
+  if (options.count < 0)
+    throw ConfigError(fmt::format("passages: count = {}, must be >= 0", options.count));
+  if (options.tokens < 1)
+    throw ConfigError(fmt::format("passages: tokens = {}, must be >= 1", options.tokens));
+  if (question.find_first_not_of(" \t\r\n") == std::string_view::npos)
+    throw DataError("passages: the question is empty; ask something");
+  Impl& m = *impl_;
+  std::vector<Passage> found;
+  if (m.events.empty() || options.count == 0) return found;
+
+  std::vector<std::vector<double>> voices{m.keys.score(question),
+                                          m.words.score(question, m.events)};
+  if (m.encoder) {
+    m.encoder->read(question);
+    std::vector<double>& scores = voices.emplace_back();
+    for (EventId e = 0; e < std::ssize(m.events); ++e) scores.push_back(m.encoder->score(e));
+  }
+  std::vector<double> fused(m.events.size(), 0.0);
+  double heard = 0;
+  for (const std::vector<double>& voice : voices)
+    if (tells(voice)) add_ranks(voice, fused), ++heard;
+  if (heard == 0) return found;
+
+  std::vector<std::size_t> order(fused.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return fused[a] > fused[b]; });
+  std::int64_t taken = 0;
+  for (const std::size_t e : order) {
+    const TokenRange& event = m.events[e];
+    if (taken == options.count) break;
+    if (!m.known((event.start + event.end) / 2)) continue;
+    const auto holds = [&](const Passage& p) {
+      return p.tokens.start <= event.start && event.end <= p.tokens.end;
+    };
+    if (std::any_of(found.begin(), found.end(), holds)) continue;
+    ++taken;
+    Passage passage{m.around(event, options.tokens), {}, fused[e] / heard};
+    // those that share tokens become one, in the better one's place
+    for (auto p = found.begin(); p != found.end();) {
+      if (p->tokens.end < passage.tokens.start || passage.tokens.end < p->tokens.start) {
+        ++p;
+        continue;
+      }
+      passage.tokens = {std::min(p->tokens.start, passage.tokens.start),
+                        std::max(p->tokens.end, passage.tokens.end)};
+      passage.score = std::max(p->score, passage.score);
+      p = found.erase(p);
+    }
+    const auto behind = std::find_if(found.begin(), found.end(),
+                                     [&](const Passage& p) { return p.score < passage.score; });
+    found.insert(behind, std::move(passage));
+  }
+  for (Passage& p : found) p.text = m.text_of(p.tokens);
+  return found;
+}
+
+std::string joined_text(std::span<const Passage> passages) {
+  std::vector<const Passage*> order;
+  for (const Passage& p : passages) order.push_back(&p);
+  std::stable_sort(order.begin(), order.end(), [](const Passage* a, const Passage* b) {
+    return a->tokens.start < b->tokens.start;
+  });
+  std::string text;
+  for (const Passage* p : order) {
+    if (!text.empty()) text += text.ends_with('\n') ? "...\n" : "\n...\n";
+    text += p->text;
+  }
+  return text;
+}
+
+}  // namespace episodic

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// Passages of a text that was read, found for a question: against plain computations in float64,
+// and end to end on the shipped model.
+#include "small_memory.hpp"
+#include "support/model.hpp"
+#include "support/refusal.hpp"
+#include "support/test.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "episodic/base/error.hpp"
+#include "episodic/session/engine.hpp"
+#include "episodic/session/passages.hpp"
+#include "episodic/text/words.hpp"
+#include "session/key_voice.hpp"
+#include "session/word_voice.hpp"
+
+using namespace episodic;
+
+namespace passages_test {
+
+using Ids = std::vector<std::int64_t>;
+
+std::shared_ptr<const Model> model() {
+  static const auto m = load_model(shipped_model_dir());
+  return m;
+}
+
+/// Sentences of no consequence with a fact of each name between them.
+std::string story(int sentences, const std::vector<std::string>& facts) {
+  static const char* who[] = {"The old man", "My sister", "A soldier", "The doctor", "His friend"};
+  static const char* did[] = {"walked slowly to", "looked at", "spoke of", "remembered", "left"};
+  static const char* what[] = {"the river", "the church", "a small house", "the garden", "the sea"};
+  std::mt19937 random(7);
+  std::string text;
+  for (int i = 0; i < sentences; ++i) {
+    text +=
+        std::string(who[random() % 5]) + " " + did[random() % 5] + " " + what[random() % 5] + ". ";
+    for (std::size_t f = 0; f < facts.size(); ++f)
+      if (i == static_cast<int>(f + 1) * sentences / static_cast<int>(facts.size() + 2))
+        text += facts[f] + " ";
+  }
+  return text;
+}
+
+const std::vector<std::string> kFacts = {"The donkey of Agatha is called Biscuit.",
+                                         "Quentin buried the spoons behind the chapel.",
+                                         "The door code of Rosalind is 48151."};
+
+/// An engine that has read such a story.
+struct Reader {
+  Engine engine{model()};
+  explicit Reader(int sentences = 120, const MemoryConfig& config = small_memory()) {
+    engine.attach(config);
+    engine.read(story(sentences, kFacts));
+    REQUIRE(engine.n_events() > 40);
+  }
+  PassageFinder finder() {
+    PassageFinder f(model());
+    f.read(*engine.memory(), engine.known_ids());
+    return f;
+  }
+};
+
+/// BM25 with soft documents, as its formula says.
+std::vector<double> plain_word_scores(const Tokenizer& tokenizer,
+                                      const std::vector<std::int32_t>& ids,
+                                      const std::string& question,
+                                      const std::vector<TokenRange>& events) {
+  // the token that each word begins in: the last whose text begins before the word's second byte
+  std::vector<std::pair<std::string, double>> words;
+  std::string text;
+  std::vector<std::size_t> begins;
+  StreamDecoder decoder(tokenizer);
+  for (const std::int64_t id : ids) {
+    begins.push_back(text.size());
+    text += decoder.push(id);
+  }
+  for (const Word& w : words_of(text)) {
+    std::size_t token = 0;
+    for (std::size_t t = 0; t < begins.size(); ++t)
+      if (begins[t] <= w.begin) token = t;
+    words.emplace_back(w.stem, static_cast<double>(token));
+  }
+  std::set<std::string> asked;
+  for (const Word& w : words_of(question)) asked.insert(w.stem);
+  std::vector<double> scores;
+  for (const TokenRange& e : events) {
+    double score = 0;
+    for (const std::string& word : asked) {
+      double near = 0, n = 0;
+      for (const auto& [stem, token] : words) {
+        if (stem != word) continue;
+        ++n;
+        const double far = (0.5 * static_cast<double>(e.start + e.end) - token) / 24;
+        if (std::abs(far) <= 3) near += std::exp(-far * far);
+      }
+      if (n == 0) continue;
+      const double rarity = std::log(1 + static_cast<double>(ids.size()) / 96 / (n + 0.5));
+      score += std::pow(rarity, 1.5) * near * 2.2 / (near + 1.2);
+    }
+    scores.push_back(score);
+  }
+  return scores;
+}
+
+TEST_CASE("passages: the words' voice is BM25 over what stands near an event") {
+  const Tokenizer& tokenizer = model()->tokenizer();
+  const Ids encoded = tokenizer.encode(story(60, kFacts));
+  const std::vector<std::int32_t> ids(encoded.begin(), encoded.end());
+  std::vector<TokenRange> events;
+  for (std::int64_t t = 4, n = 3; t + n < std::ssize(ids); t += n, n = 3 + (n * 7 + 2) % 11)
+    events.push_back({t, t + n});
+  for (const std::string question :
+       {"What is the donkey of Agatha called?", "Who looked at the sea?", "Rosalind", "Zebra!"}) {
+    CAPTURE(question);
+    const std::vector<double> expected = plain_word_scores(tokenizer, ids, question, events);
+    // in one call, and in pieces of several sizes, some of them within a word's tokens
+    for (const std::size_t piece : {ids.size(), std::size_t{97}}) {
+      WordVoice voice;
+      if (piece == ids.size()) {
+        voice.add(tokenizer, ids);
+        const std::vector<double> scores = voice.score(question, events);
+        for (std::size_t e = 0; e < events.size(); ++e)
+          REQUIRE(scores[e] == Approx(expected[e]).margin(1e-9));
+        continue;
+      }
+      for (std::size_t at = 0; at < ids.size(); at += piece)
+        voice.add(tokenizer, std::span(ids).subspan(at, std::min(piece, ids.size() - at)));
+      REQUIRE(voice.score(question, events).size() == events.size());
+    }
+  }
+}
+
+/// y with C y = x, by Gaussian elimination.
+std::vector<double> solve(std::vector<double> c, std::vector<double> x) {
+  const std::size_t d = x.size();
+  for (std::size_t i = 0; i < d; ++i)
+    for (std::size_t r = i + 1; r < d; ++r) {
+      const double f = c[r * d + i] / c[i * d + i];
+      for (std::size_t j = i; j < d; ++j) c[r * d + j] -= f * c[i * d + j];
+      x[r] -= f * x[i];
+    }
+  for (std::size_t i = d; i-- > 0;) {
+    for (std::size_t j = i + 1; j < d; ++j) x[i] -= c[i * d + j] * x[j];
+    x[i] /= c[i * d + i];
+  }
+  return x;
+}
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// Mean keys [memory layers][G * d] of a question behind the words that come before it.
+std::vector<std::vector<double>> plain_mean_keys(const std::string& question) {
+  const Tokenizer& tokenizer = model()->tokenizer();
+  Ids ids = tokenizer.encode("Questions about a text follow.\n\n");
+  const std::size_t before = ids.size();
+  for (const std::int64_t id : tokenizer.encode(question, false)) ids.push_back(id);
+  Sequence sequence(model());
+  std::vector<std::vector<double>> means(model()->config().layers.size());
+  sequence.set_keys_hook([&](std::int64_t layer, std::span<const float> keys) {
+    const std::size_t width = keys.size() / ids.size();
+    std::vector<double>& mean = means[static_cast<std::size_t>(layer)];
+    mean.assign(width, 0.0);
+    for (std::size_t t = before; t < ids.size(); ++t)
+      for (std::size_t c = 0; c < width; ++c)
+        mean[c] += keys[t * width + c] / static_cast<double>(ids.size() - before);
+  });
+  sequence.step(ids, StepKind::prompt);
+  return means;
+}
+
+TEST_CASE("passages: the keys' voice is a sum of cosines after whitening") {
+  if (no_model()) return;
+  Reader reader;
+  const auto& memory = *reader.engine.memory();
+  const auto shape = memory.shape();
+  const auto d = static_cast<std::size_t>(shape.head_dim);
+  const std::int64_t events = memory.events().size(), group = shape.n_heads / shape.n_kv_heads;
+  KeyVoice voice(model());
+  voice.add(memory);
+  REQUIRE(voice.size() == events);
+
+  std::vector<std::vector<double>> usual;
+  for (const char* q : {"What is the name of the king?", "Where did they meet in the evening?",
+                        "Why was the road closed?", "When does the next train leave?",
+                        "How many people live there?", "Who wrote the letter?",
+                        "Which colour has the flag?", "What happened after the storm?"}) {
+    const auto keys = plain_mean_keys(q);
+    usual.resize(keys.size(), std::vector<double>(keys[0].size(), 0.0));
+    for (std::size_t l = 0; l < keys.size(); ++l)
+      for (std::size_t c = 0; c < keys[l].size(); ++c) usual[l][c] += keys[l][c] / 8;
+  }
+  const std::string question = "Where are the spoons that Quentin buried?";
+  const auto asked = plain_mean_keys(question);
+
+  std::vector<double> expected(static_cast<std::size_t>(events), 0.0);
+  for (std::int64_t l = 1; l < shape.n_layers; l += 2)
+    for (std::int64_t h = 0; h < shape.n_kv_heads; ++h) {
+      std::vector<std::vector<double>> x;
+      std::vector<double> mean(d, 0.0);
+      for (EventId e = 0; e < events; ++e) {
+        const std::vector<float> r = memory.representative(l, e);
+        x.emplace_back(d, 0.0);
+        for (std::int64_t k = 0; k < group; ++k)
+          for (std::size_t c = 0; c < d; ++c)
+            x.back()[c] +=
+                r[static_cast<std::size_t>(h * group + k) * d + c] / static_cast<double>(group);
+        for (std::size_t c = 0; c < d; ++c) mean[c] += x.back()[c] / static_cast<double>(events);
+      }
+      std::vector<double> covariance(d * d, 0.0);
+      double trace = 0;
+      for (std::vector<double>& v : x) {
+        for (std::size_t c = 0; c < d; ++c) v[c] -= mean[c];
+        for (std::size_t i = 0; i < d; ++i)
+          for (std::size_t j = 0; j < d; ++j)
+            covariance[i * d + j] += v[i] * v[j] / static_cast<double>(events);
+      }
+      for (std::size_t i = 0; i < d; ++i) trace += covariance[i * d + i];
+      const double ridge =
+          std::max(1e-3, 0.1 * static_cast<double>(d) / static_cast<double>(events));
+      for (std::size_t i = 0; i < d; ++i)
+        covariance[i * d + i] += ridge * trace / static_cast<double>(d);
+      std::vector<double> q(d);
+      for (std::size_t c = 0; c < d; ++c) {
+        const std::size_t at = static_cast<std::size_t>(h) * d + c;
+        q[c] = asked[static_cast<std::size_t>(l)][at] - usual[static_cast<std::size_t>(l)][at];
+      }
+      const std::vector<double> inverse_q = solve(covariance, q);
+      std::vector<double> cosines;
+      double sum = 0, squares = 0;
+      for (const std::vector<double>& v : x) {
+        cosines.push_back(dot(v, inverse_q) /
+                          std::sqrt(dot(q, inverse_q) * dot(v, solve(covariance, v))));
+        sum += cosines.back();
+        squares += cosines.back() * cosines.back();
+      }
+      const double n = static_cast<double>(events);
+      const double deviation = std::sqrt(squares / n - sum / n * sum / n);
+      for (std::size_t e = 0; e < cosines.size(); ++e)
+        expected[e] += (cosines[e] - sum / n) / deviation;
+    }
+
+  const std::vector<double> scores = voice.score(question);
+  REQUIRE(scores.size() == expected.size());
+  double most = 0;
+  for (const double s : expected) most = std::max(most, std::abs(s));
+  for (std::size_t e = 0; e < scores.size(); ++e)  // 8-bit codes: a percent of the range
+    REQUIRE(scores[e] == Approx(expected[e]).margin(0.02 * most));
+}
+
+TEST_CASE("passages: the place that a question asks for is found, with its sentence whole") {
+  if (no_model()) return;
+  Reader reader;
+  PassageFinder finder = reader.finder();
+  REQUIRE(finder.events() == reader.engine.n_events());
+  REQUIRE(finder.bytes() > 0);
+  const std::string questions[] = {"What is the donkey of Agatha called?",
+                                   "Behind what did Quentin bury the spoons?",
+                                   "What is the door code of Rosalind?"};
+  for (std::size_t i = 0; i < 3; ++i) {
+    CAPTURE(questions[i]);
+    const std::vector<Passage> found = finder.find(questions[i], {2, 48});
+    REQUIRE(!found.empty());
+    REQUIRE(found.size() <= 2);
+    REQUIRE(mentions(found[0].text, kFacts[i]));
+    REQUIRE(found[0].score > 0);
+    REQUIRE(found[0].score <= 1);
+    for (const Passage& p : found) {
+      REQUIRE(p.tokens.size() >= 24);
+      REQUIRE(p.tokens.size() <= 2 * (48 + 2 * 32));
+    }
+    // no token twice
+    for (std::size_t a = 0; a < found.size(); ++a)
+      for (std::size_t b = a + 1; b < found.size(); ++b)
+        REQUIRE((found[a].tokens.end < found[b].tokens.start ||
+                 found[b].tokens.end < found[a].tokens.start));
+  }
+  REQUIRE(finder.find(questions[0], {0, 48}).empty());
+}
+
+TEST_CASE("passages: what is asked for is joined in the order of the text") {
+  const std::vector<Passage> passages{{{40, 50}, " later", 1}, {{10, 20}, "first.\n", 0.5}};
+  REQUIRE(joined_text(passages) == "first.\n...\n later");
+  REQUIRE(joined_text({}).empty());
+}
+
+TEST_CASE("passages: a finder follows its sequence, forward, back and to another") {
+  if (no_model()) return;
+  Engine engine(model());
+  engine.attach(small_memory());
+  const std::string text = story(120, kFacts);
+  engine.read(text.substr(0, text.size() / 2));
+  const auto half = engine.snapshot();
+  PassageFinder finder(model());
+  finder.read(*engine.memory(), engine.known_ids());
+  const std::int64_t events = finder.events();
+  engine.read(text.substr(text.size() / 2));
+  finder.read(*engine.memory(), engine.known_ids());
+  REQUIRE(finder.events() > events);
+  const std::string question = "What is the door code of Rosalind?";
+  REQUIRE(mentions(finder.find(question).at(0).text, "48151"));
+  // what was read in parts is found as what was read at once, but for the fit of the covariance
+  PassageFinder at_once(model());
+  at_once.read(*engine.memory(), engine.known_ids());
+  REQUIRE(mentions(at_once.find(question).at(0).text, "48151"));
+
+  engine.restore(*half);
+  finder.read(*engine.memory(), engine.known_ids());
+  REQUIRE(finder.events() == events);
+  for (const Passage& p : finder.find(question)) REQUIRE(!mentions(p.text, "48151"));
+
+  Engine other(model());
+  other.attach(small_memory());
+  other.read(story(90, {"The number of lamps is 777."}));
+  finder.read(*other.memory(), other.known_ids());
+  REQUIRE(mentions(finder.find("What is the number of lamps?").at(0).text, "777"));
+}
+
+TEST_CASE("passages: nothing forgotten or unknown is in one") {
+  if (no_model()) return;
+  Reader reader;
+  const Ids ids = reader.engine.known_ids();
+  PassageFinder finder(model());
+  finder.read(*reader.engine.memory(), ids);
+  const std::string question = "What is the donkey of Agatha called?";
+  const TokenRange place = finder.find(question, {1, 16}).at(0).tokens;
+  reader.engine.forget(place);
+  // the engine still knows the ids; a kept memory would give -1
+  REQUIRE(reader.engine.known_ids() == ids);
+  finder.read(*reader.engine.memory(), ids);
+  for (const Passage& p : finder.find(question, {8, 64})) {
+    REQUIRE(!mentions(p.text, "Biscuit"));
+    REQUIRE((p.tokens.end <= place.start || p.tokens.start >= place.end));
+  }
+}
+
+TEST_CASE("passages: short memories and bad input") {
+  if (no_model()) return;
+  REQUIRE(mentions(refusal<ConfigError>([] { PassageFinder(nullptr); }), "model is null"));
+  PassageFinder finder(model());
+  REQUIRE(finder.find("Who?").empty());  // nothing was read
+  Engine engine(model());
+  engine.attach(small_memory());
+  engine.read("One.");
+  finder.read(*engine.memory(), engine.known_ids());
+  REQUIRE(finder.find("Who?").empty());  // all in the window
+  REQUIRE(mentions(refusal<DataError>([&] { finder.find(" \n"); }), "question is empty"));
+  REQUIRE(mentions(refusal<ConfigError>([&] { finder.find("Who?", {-1, 8}); }), "count = -1"));
+  REQUIRE(mentions(refusal<ConfigError>([&] { finder.find("Who?", {1, 0}); }), "tokens = 0"));
+
+  Reader reader;
+  REQUIRE(mentions(refusal<DataError>([&] { finder.read(*reader.engine.memory(), {}); }),
+                   "give all of the sequence"));
+  MemoryConfig by_head = small_memory();
+  by_head.scope = EventScope::head;
+  Engine heads(model());
+  heads.attach(by_head);
+  REQUIRE(
+      mentions(refusal<ConfigError>([&] { finder.read(*heads.memory(), {}); }), "scope = head"));
+}
+
+TEST_CASE("passages: lanes of groups of heads are read as one layer") {
+  if (no_model()) return;
+  MemoryConfig groups = small_memory();
+  groups.recall_groups = model()->config().n_kv_heads;
+  Reader one, several(120, groups);
+  const std::string question = "Behind what did Quentin bury the spoons?";
+  REQUIRE(mentions(several.finder().find(question).at(0).text, "chapel"));
+  REQUIRE(mentions(one.finder().find(question).at(0).text, "chapel"));
+}
+
+}  // namespace passages_test
