@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "chat.hpp"
 #include "commands.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/session/passages.hpp"
 #include "kept.hpp"
 #include "reader_flags.hpp"
 #include "recalled.hpp"
@@ -25,7 +28,52 @@ struct AskFlags {
   GenerationFlags generation;
   GrammarFlags grammar;
   bool keep = false, recall = false;
+  PassageOptions passages{.count = 0};
 };
+
+/// What is read for an answer, all behind the memory; the question in steps of its own, so that it
+/// alone decides what is recalled.
+struct AskPrompt {
+  std::vector<std::int64_t> text, question;
+};
+
+/// \param passages that are read again before the question; may be empty
+AskPrompt ask_prompt(const AskFlags& flags, const Tokenizer& tokenizer,
+                     std::span<const Passage> passages) {
+  std::string before = joined_text(passages);
+  if (!before.empty()) before += "\n\n";
+  AskPrompt prompt;
+  if (flags.chat.chat) {
+    ChatPrompt chat =
+        chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt, true);
+    prompt = {std::move(chat.text), std::move(chat.question)};
+  } else {
+    if (!before.empty()) prompt.text = encode_continuation(tokenizer, "\n\n" + before);
+    prompt.question = encode_continuation(tokenizer, flags.prompt);
+  }
+  if (prompt.question.empty()) std::swap(prompt.text, prompt.question);
+  if (prompt.question.empty()) throw DataError("--prompt: holds no token; ask something");
+  return prompt;
+}
+
+Json passages_json(std::span<const Passage> passages) {
+  Json all = Json::array();
+  for (const Passage& p : passages)
+    all.push_back(
+        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
+  return all;
+}
+
+std::string passages_table(std::span<const Passage> passages) {
+  constexpr std::size_t kText = 100;
+  if (passages.empty()) return "nothing was read again: all that was read is in the window\n";
+  std::string out = fmt::format("{:>5}  {:>15}  {}\n", "score", "tokens", "text");
+  for (const Passage& p : passages)
+    out +=
+        fmt::format("{:>5.2f}  {:>15}  {}\n", p.score,
+                    fmt::format("{}:{}", p.tokens.start, p.tokens.end), excerpt_of(p.text, kText));
+  return out;
+}
 
 /// Says how much there is where it is not all. \throws DataError where there is nothing to ask
 void check_finished(const AskFlags& flags, const EpisodicMemory& memory) {
@@ -52,13 +100,18 @@ void run(const AskFlags& flags) {
   const auto memory = std::make_shared<EpisodicMemory>(
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   check_finished(flags, *memory);
-  const std::vector<std::int64_t> prompt =
-      flags.chat.chat
-          ? chat_prompt(flags.chat, flags.model.model, tokenizer, flags.prompt, "", true).text
-          : encode_continuation(tokenizer, flags.prompt);
-  if (prompt.empty()) throw DataError("--prompt: holds no token; ask something");
-  engine->attach(memory,
-                 memory->tokens() + static_cast<std::int64_t>(prompt.size()) + options.max_new);
+  std::vector<Passage> passages;
+  double find_seconds = 0;
+  if (flags.passages.count > 0) {
+    const auto start = std::chrono::steady_clock::now();
+    PassageFinder finder(engine->shared_model());
+    finder.read(*memory, memory->token_ids(0, memory->tokens()));
+    passages = finder.find(flags.prompt, flags.passages);
+    find_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  const AskPrompt prompt = ask_prompt(flags, tokenizer, passages);
+  const auto prompt_tokens = static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
+  engine->attach(memory, memory->tokens() + prompt_tokens + options.max_new);
   if (const auto reader = flags.encoder.open(*engine)) {
     reader->attach(*engine);
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
@@ -69,15 +122,19 @@ void run(const AskFlags& flags) {
     if (flags.recall) notes.note();
     return true;
   };
-  const auto last = std::span(prompt).last(1);
+  const auto last = std::span(prompt.question).last(1);
   {
     // all but the last token, which the answer starts from in a step of its own
-    const bool short_one = static_cast<std::int64_t>(prompt.size()) <= memory->config().chunk;
+    const bool short_one = prompt_tokens <= memory->config().chunk;
     ProgressBar bar("reading the question", flags.common.quiet || short_one);
     const ProgressCallback progress = bar.callback();
-    engine->read(
-        std::span(prompt).first(prompt.size() - 1),
-        [&](std::int64_t done, std::int64_t total) { return progress(done, total) && note(); });
+    const auto before = static_cast<std::int64_t>(prompt.text.size());
+    engine->read(prompt.text,
+                 [&](std::int64_t done, std::int64_t) { return progress(done, prompt_tokens); });
+    engine->read(std::span(prompt.question).first(prompt.question.size() - 1),
+                 [&](std::int64_t done, std::int64_t) {
+                   return progress(before + done, prompt_tokens) && note();
+                 });
   }
   const double read_seconds = engine->session().counters().prefill_seconds;
   options.on_token = [&](std::int64_t, std::string_view text) {
@@ -91,13 +148,19 @@ void run(const AskFlags& flags) {
   flags.generation.note_if_cut(flags.common, result);
   if (flags.keep) engine->commit();
   const double prefill_seconds = read_seconds + result.prefill_seconds;
-  Json json{{"prompt_tokens", prompt.size()},
+  Json json{{"prompt_tokens", prompt_tokens},
             {"ids", result.ids},
             {"text", result.text},
             {"finish", name_of(result.finish)},
             {"seconds", {{"prefill", prefill_seconds}, {"decode", result.decode_seconds}}},
             {"memory", memory_json(*engine)},
             {"peak_resident_bytes", peak_resident_bytes()}};
+  if (flags.passages.count > 0) {
+    json["seconds"]["find"] = find_seconds;
+    json["passages"] = passages_json(passages);
+    if (flags.recall)
+      flags.json.say("\nRead again before the question:\n" + passages_table(passages));
+  }
   if (flags.recall) {
     const std::vector<RecalledEvent> events = notes.ranked();
     json["recalled"] = recalled_json(events, *memory, tokenizer);
@@ -120,7 +183,8 @@ void add_ask(Command& app) {
       "follow,\nthe best first: where the right passage is among them, the model has not used it; "
       "where it is not,\nthe memory has not found it.\n\n"
       "Example:\n  episodic ask --model M --memory-dir book.mem \\\n"
-      "    --prompt $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12");
+      "    --prompt $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
+      "  episodic ask --model M --memory-dir book.mem --chat --prompt 'Who closed it?' --reread 3");
   flags->model.add_to(sub, false);
   sub.option("--memory-dir", flags->dir, "Folder of the memory").required();
   sub.option("--prompt", flags->prompt, "The question").required();
@@ -128,7 +192,16 @@ void add_ask(Command& app) {
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->grammar.add_to(sub);
-  sub.flag("--keep", flags->keep, "Commit question and answer to the memory");
+  const Option reread =
+      sub.option("--reread", flags->passages.count,
+                 "Passages of the memory that are found for the question and read again before it")
+          .not_negative()
+          .shows_default();
+  sub.option("--passage-tokens", flags->passages.tokens, "Tokens of each, to sentence ends")
+      .positive()
+      .shows_default()
+      .needs(reread);
+  sub.flag("--keep", flags->keep, "Commit question and answer to the memory").excludes(reread);
   sub.flag(
       "--recall", flags->recall,
       "Also list the events that were recalled for it, with their text: what the answer is from");

@@ -122,6 +122,39 @@ TEST_CASE("ask --recall where heads have events of their own says whose they are
   }
 }
 
+TEST_CASE("ask --reread reads the passages that a question asks for again, and shows them") {
+  const Setting s;
+  s.write_book(200);
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  const Json plain = json_of(s.ask());
+  CHECK_FALSE(plain.contains("passages"));
+  const Json json = json_of(s.ask("--reread 2 --passage-tokens 40"));
+  REQUIRE(json["passages"].size() >= 1);
+  REQUIRE(json["passages"].size() <= 2);
+  CHECK(mentions(json["passages"][0]["text"].get<std::string>(), "52871"));
+  CHECK(json["seconds"]["find"] > 0);
+  std::int64_t tokens = 0;
+  for (const Json& p : json["passages"]) {
+    tokens += p["end"].get<std::int64_t>() - p["start"].get<std::int64_t>();
+    CHECK((p["score"] > 0 && p["score"] <= 1));
+    CHECK_FALSE(p["text"].get<std::string>().empty());
+  }
+  // their tokens are read before the question, give or take a border of two texts
+  const auto more =
+      json["prompt_tokens"].get<std::int64_t>() - plain["prompt_tokens"].get<std::int64_t>();
+  CHECK(std::abs(more - tokens) < 20);
+  CHECK(mentions(json["text"].get<std::string>(), "52871"));
+  // the memory is as it was
+  CHECK(json_of(s.ask())["ids"] == plain["ids"]);
+
+  const Run people = run_episodic(s.ask("--reread 2 --recall"));
+  CHECK(mentions(people.out, "Read again before the question"));
+  CHECK_FALSE(mentions(run_episodic(s.ask("--reread 2")).out, "Read again"));
+  CHECK(mentions(run_episodic(s.ask("--reread 2 --keep")).err, "--keep"));
+  CHECK(mentions(run_episodic(s.ask("--passage-tokens 40")).err, "--reread"));
+  CHECK(run_episodic(s.ask("--reread -1")).status != 0);
+}
+
 TEST_CASE("ask says how much there is of a memory that is not finished, and refuses an empty one") {
   const Setting s;
   s.write_book(60);
