@@ -134,7 +134,7 @@ TEST_CASE("suites: what cannot be done is one line that says what can") {
     CHECK(one_line(run.err));
     CHECK(run.err.find(names) != std::string::npos);
   };
-  refused("--method best", "episodic, full, window, truncate, rag, rag-s");
+  refused("--method best", "episodic, reread, full, window, truncate, rag, rag-s");
   refused("--method rag", "--encoder DIR");
   refused("--method rag --encoder /none", "/none/config.json");
   refused("--method rag --encoder " + quoted(EPISODIC_SOURCE_DIR "/models/recall-2m6"), "bert");
@@ -362,6 +362,33 @@ TEST_CASE("suites: one context is read once for all its questions") {
     const std::string answered = *part == '0' ? "3 answered" : "0 answered";
     CHECK(shard.out.find(answered) != std::string::npos);
   }
+}
+
+TEST_CASE("suites: reread finds the passage of a question, reads it again, and says which") {
+  const Scratch s;
+  make_passkey(s, "--tokens 3200 --depth 0.2,0.8 --count 1 --seed 3");
+  const Run run = infinite(run_flags(s) + " --method reread");
+  INFO(run.err);
+  REQUIRE(run.status == 0);
+  const std::vector<Json> rows = lines(s / "preds.jsonl");
+  REQUIRE(rows.size() == 2);
+  for (const Json& row : rows) {
+    CHECK(row["method"] == "reread");
+    REQUIRE(row["passages"].size() >= 1);
+    REQUIRE(row["passages"].size() <= 3);
+    for (const Json& p : row["passages"]) {
+      CHECK(p["start"].get<int>() < p["end"].get<int>());
+      CHECK(p["end"].get<int>() <= row["prompt_tokens"].get<int>());
+      CHECK(p["score"].get<double>() > 0);
+    }
+    CHECK(row["seconds"]["retrieve"].get<double>() > 0);
+    CHECK(row.contains("memory"));
+  }
+  const Json settings = Json::parse(contents(s / "preds.jsonl.settings.json"));
+  CHECK(settings["reread"]["passages"] == 3);
+  CHECK(settings["memory"]["recall"] == true);
+  CHECK(infinite(run_flags(s, "h") + R"( --method reread --memory '{"scope": "head"}')")
+            .err.find("scope") != std::string::npos);
 }
 
 TEST_CASE("suites: rag reads five chunks of the context, and says which") {

@@ -20,6 +20,7 @@
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/engine.hpp"
+#include "episodic/session/passages.hpp"
 #include "episodic/session/session.hpp"
 #include "episodic/session/stop.hpp"
 #include "episodic/text/chat_template.hpp"
@@ -42,7 +43,11 @@ double seconds_since(Clock::time_point start) {
 
 // -- methods and presets --
 
-constexpr const char* kMethods[] = {"episodic", "full", "window", "truncate", "rag", "rag-s"};
+constexpr const char* kMethods[] = {"episodic", "reread", "full", "window",
+                                    "truncate", "rag",    "rag-s"};
+
+/// What method reread reads again.
+constexpr PassageOptions kPassages;
 
 bool retrieves(const std::string& method) { return method == "rag" || method == "rag-s"; }
 
@@ -54,7 +59,7 @@ void check_method(const RunOptions& options) {
         "--method {}: needs a sentence encoder, --encoder DIR; scripts/sentence_encoder "
         "fetches one",
         options.method));
-  const bool recalls = options.method == "episodic";
+  const bool recalls = options.method == "episodic" || options.method == "reread";
   if (!recalls && !retrieves(options.method) && !options.encoder.empty())
     throw ConfigError(fmt::format("--encoder: says nothing to --method {}", options.method));
   if (!recalls && options.entries.longest > 0)
@@ -68,20 +73,24 @@ void check_method(const RunOptions& options) {
 }
 
 /// Whether the answer comes from a memory.
-bool uses_memory(const std::string& method) { return method == "episodic" || method == "window"; }
+bool uses_memory(const std::string& method) {
+  return method == "episodic" || method == "reread" || method == "window";
+}
 /// rag-s answers without one, but has it find the events.
 bool has_memory_settings(const std::string& method) {
   return uses_memory(method) || method == "rag-s";
 }
 
-/// \throws ConfigError where the memory's events are not those of one sequence, found by itself
-void check_segments(const MemoryConfig& config) {
-  if (config.segmenter == SegmenterKind::given)
+/// \throws ConfigError where the memory's events are not those of one sequence, with rag-s found by
+/// itself
+void check_segments(const std::string& method, const MemoryConfig& config) {
+  if (method == "rag-s" && config.segmenter == SegmenterKind::given)
     throw ConfigError("--method rag-s: segmenter = \"given\" finds no boundaries itself");
   if (config.scope == EventScope::head)
     throw ConfigError(
-        "--method rag-s: scope = \"head\" gives each head events of its own; use scope = "
-        "\"sequence\"");
+        fmt::format("--method {}: scope = \"head\" gives each head events of its own; use scope = "
+                    "\"sequence\"",
+                    method));
 }
 
 MemoryConfig memory_of(const RunOptions& options) {
@@ -90,7 +99,8 @@ MemoryConfig memory_of(const RunOptions& options) {
   if (options.method == "window") config.recall = false;
   config = options.entries.apply(std::move(config));
   config.validate();
-  if (options.method == "rag-s") check_segments(config);
+  if (options.method == "rag-s" || options.method == "reread")
+    check_segments(options.method, config);
   return config;
 }
 
@@ -211,8 +221,9 @@ class Answerer {
       engine_->restore(*read_);
     } else {
       read_ = nullptr;
-      // Room for any question about this document.
-      begin(document, n + max_new_ + (shared ? kQuestionRoom : 0));
+      // Room for any question about this document, and for what is read again.
+      const bool more = shared || options_.method == "reread";
+      begin(document, n + max_new_ + (more ? kQuestionRoom : 0));
       const Clock::time_point start = Clock::now();
       session_.prefill(document);
       read_seconds = seconds_since(start);
@@ -223,6 +234,12 @@ class Answerer {
     if (text_reader_) {
       const Clock::time_point start = Clock::now();
       text_reader_->ask(document, writer_.query(example));
+      retrieve_seconds = seconds_since(start);
+    }
+    Json passages = Json::array();
+    if (options_.method == "reread") {
+      const Clock::time_point start = Clock::now();
+      passages = read_again(document, writer_.query(example));
       retrieve_seconds = seconds_since(start);
     }
     const Answer answer = generate(std::span(prompt.ids).subspan(prompt.question));
@@ -243,13 +260,30 @@ class Answerer {
              {"seconds", {{"read", read_seconds}, {"answer", answer.seconds}}},
              {"peak_resident_bytes", tools::peak_resident_bytes()}};
     if (retriever_) row["retrieval"] = retrieval;
-    if (retriever_ || text_reader_) row["seconds"]["retrieve"] = retrieve_seconds;
+    if (options_.method == "reread") row["passages"] = std::move(passages);
+    if (retriever_ || text_reader_ || options_.method == "reread")
+      row["seconds"]["retrieve"] = retrieve_seconds;
     if (uses_memory(options_.method)) row["memory"] = tools::memory_json(*engine_);
     return row;
   }
 
  private:
   static constexpr std::int64_t kQuestionRoom = 4096;
+
+  /// Finds the passages of the document that the question asks for and reads them before it.
+  /// \return their tokens and scores
+  Json read_again(std::span<const std::int64_t> document, const std::string& question) {
+    Json list = Json::array();
+    if (question.empty()) return list;  // a summary asks for no place
+    if (!finder_) finder_.emplace(engine_->shared_model());
+    finder_->read(*engine_->memory(), document);
+    const std::vector<Passage> passages = finder_->find(question, kPassages);
+    if (passages.empty()) return list;
+    session_.prefill(encode_continuation(*tokenizer_, "\n\n" + joined_text(passages) + "\n\n"));
+    for (const Passage& p : passages)
+      list.push_back({{"start", p.tokens.start}, {"end", p.tokens.end}, {"score", p.score}});
+    return list;
+  }
 
   PromptFormat format() const {
     PromptFormat format{.suite = options_.suite,
@@ -372,6 +406,7 @@ class Answerer {
   PromptWriter writer_;
   std::optional<Retriever> retriever_;
   std::optional<tools::TextReader> text_reader_;
+  std::optional<PassageFinder> finder_;  // of method reread
   std::vector<std::int64_t> document_;
   std::shared_ptr<const Engine::Snapshot> read_;  ///< the state after document_
 };
@@ -409,6 +444,8 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
         {"encoder", std::filesystem::weakly_canonical(options.encoder).filename().string()},
         {"fingerprint", encoder->fingerprint()},
         {"max_tokens", encoder->max_tokens()}};
+  if (options.method == "reread")
+    json["reread"] = {{"passages", kPassages.count}, {"tokens", kPassages.tokens}};
   if (retrieves(options.method)) {
     json["retrieval"]["chunk_words"] = kChunkWords;
     json["retrieval"]["top"] = kRetrieved;

@@ -40,7 +40,7 @@ struct RunOptions {
 };
 
 bool is_method(const std::string& name);
-/// "episodic, full, window, truncate, rag, rag-s".
+/// "episodic, reread, full, window, truncate, rag, rag-s".
 std::string methods();
 
 /// Answers the examples that OUT has not, one line each, and says on stderr how far it is.
