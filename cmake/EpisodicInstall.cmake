@@ -1,4 +1,4 @@
-# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|torch|device|device_torch|kernels]); the
+# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|c|torch|device|device_torch|kernels]); the
 # programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
 # Each is a component of the installation too, `cmake --install build --component core`; what a component stands on
@@ -16,6 +16,10 @@ install(TARGETS episodic EXPORT episodicTargets COMPONENT episodic)
 install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT episodic)
 install(TARGETS episodic_server EXPORT episodicServerTargets COMPONENT server)
 install(EXPORT episodicServerTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT server)
+if(TARGET episodic_c)
+  install(TARGETS episodic_c EXPORT episodicCTargets COMPONENT c)
+  install(EXPORT episodicCTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT c)
+endif()
 if(EPISODIC_TORCH)
   install(TARGETS episodic_torch EXPORT episodicTorchTargets COMPONENT torch)
   install(EXPORT episodicTorchTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT torch)
@@ -24,7 +28,7 @@ if(EPISODIC_TORCH)
     COMPONENT torch OPTIONAL)
 endif()
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/episodic DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  COMPONENT headers FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc")
+  COMPONENT headers FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc" PATTERN "*.h")
 if(EPISODIC_CUDA)
   install(TARGETS episodic_kernels EXPORT episodicKernelsTargets COMPONENT kernels)
   install(EXPORT episodicKernelsTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT kernels)

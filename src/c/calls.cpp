@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "calls.hpp"
+
+#include <new>
+#include <utility>
+
+#include "episodic/base/error.hpp"
+
+namespace episodic::c {
+namespace {
+
+thread_local std::string last_error;
+
+constexpr std::pair<std::int32_t, const char*> kOwnCodes[] = {
+    {EPISODIC_OK, "ok"},
+    {EPISODIC_BAD_HANDLE, "bad_handle"},
+    {EPISODIC_BUSY, "busy"},
+    {EPISODIC_TOO_SMALL, "too_small"},
+    {EPISODIC_NULL_ARGUMENT, "null_argument"},
+    {EPISODIC_NO_MEMORY, "no_memory"},
+    {EPISODIC_INTERNAL, "internal"},
+};
+
+}  // namespace
+
+std::int32_t code_of_current(std::string& message) {
+  try {
+    throw;
+  } catch (ApiError& e) {
+    message = std::move(e.message);
+    return e.code;
+  } catch (const Error& e) {
+    message = e.what();
+    return static_cast<std::int32_t>(e.code());
+  } catch (const std::bad_alloc&) {
+    message = "out of memory";
+    return EPISODIC_NO_MEMORY;
+  } catch (const std::exception& e) {
+    message = e.what();
+    return EPISODIC_INTERNAL;
+  } catch (...) {
+    message = "an error of no known kind";
+    return EPISODIC_INTERNAL;
+  }
+}
+
+std::int32_t call(const std::function<void()>& body) noexcept {
+  try {
+    try {
+      body();
+      return EPISODIC_OK;
+    } catch (...) {
+      return code_of_current(last_error);
+    }
+  } catch (...) {  // no room for the message itself
+    last_error.clear();
+    return EPISODIC_NO_MEMORY;
+  }
+}
+
+std::string_view text_of(const char* text, std::size_t length, const char* name) {
+  if (length > 0) require(text, name);
+  return {text, length};
+}
+
+void copy_text(std::string_view text, char* to, std::size_t capacity, std::size_t* length) {
+  if (length) *length = text.size();
+  if (!to) return;
+  if (capacity <= text.size())
+    throw ApiError{EPISODIC_TOO_SMALL, "the buffer has " + std::to_string(capacity) +
+                                           " bytes; the text takes " +
+                                           std::to_string(text.size() + 1)};
+  std::copy(text.begin(), text.end(), to);
+  to[text.size()] = '\0';
+}
+
+void copy_ids(std::span<const std::int64_t> ids, std::int64_t* to, std::size_t capacity,
+              std::size_t* n) {
+  if (n) *n = ids.size();
+  if (!to) return;
+  if (capacity < ids.size())
+    throw ApiError{EPISODIC_TOO_SMALL, "the buffer has room for " + std::to_string(capacity) +
+                                           " numbers; there are " + std::to_string(ids.size())};
+  std::copy(ids.begin(), ids.end(), to);
+}
+
+void copy_events(const EventTable& events, std::int64_t first, episodic_range* to,
+                 std::size_t capacity, std::size_t* n) {
+  if (first < 0 || first > events.size())
+    throw ApiError{EPISODIC_DATA, "first = " + std::to_string(first) + ": there are " +
+                                      std::to_string(events.size()) + " events"};
+  const auto left = static_cast<std::size_t>(events.size() - first);
+  const std::size_t count = to ? std::min(left, capacity) : left;
+  if (n) *n = count;
+  if (!to) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    const TokenRange& e = events[first + static_cast<std::int64_t>(i)];
+    to[i] = {e.start, e.end};
+  }
+}
+
+ProgressCallback progress_of(episodic_progress progress, void* user) {
+  if (!progress) return {};
+  return [progress, user](std::int64_t done, std::int64_t total) {
+    return progress(done, total, user) == 0;
+  };
+}
+
+}  // namespace episodic::c
+
+using namespace episodic::c;
+
+extern "C" {
+
+std::int32_t episodic_api_version(void) { return EPISODIC_API_VERSION; }
+const char* episodic_version(void) { return EPISODIC_LIBRARY_VERSION; }
+const char* episodic_last_error(void) { return last_error.c_str(); }
+
+const char* episodic_code_name(std::int32_t code) {
+  for (const auto& [own, name] : kOwnCodes)
+    if (own == code) return name;
+  return episodic::name_of(static_cast<episodic::ErrorCode>(code));
+}
+
+}  // extern "C"

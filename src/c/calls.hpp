@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the functions of the C API share: errors as codes, structs of several ages, copies into the
+/// caller's memory.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "episodic/base/callbacks.hpp"
+#include "episodic/c/episodic.h"
+#include "episodic/timeline/event_table.hpp"
+#include "handles.hpp"
+
+namespace episodic::c {
+
+/// Runs the body of a function: what it throws becomes a code and this thread's message.
+std::int32_t call(const std::function<void()>& body) noexcept;
+/// The exception being handled, as a code; its message goes to `message`.
+std::int32_t code_of_current(std::string& message);
+
+/// \throws ApiError naming the argument
+template <class T>
+T* require(T* argument, const char* name) {
+  if (!argument)
+    throw ApiError{EPISODIC_NULL_ARGUMENT, std::string(name) + ": is null; give an address"};
+  return argument;
+}
+/// A text of a length; null with a length of 0 is the empty text. \throws ApiError
+std::string_view text_of(const char* text, std::size_t length, const char* name);
+/// An array; null with a length of 0 is empty. \throws ApiError
+template <class T>
+std::span<T> array_of(T* items, std::size_t n, const char* name) {
+  if (n > 0) require(items, name);
+  return {items, n};
+}
+
+/// A struct as its caller knows it: the fields it has, the others as they are in `defaults`.
+/// \param least bytes of the first version \throws ApiError
+template <class T>
+T known_fields(const T* given, const char* name, T defaults, std::size_t least) {
+  require(given, name);
+  const std::size_t size = given->struct_size;
+  if (size < least)
+    throw ApiError{EPISODIC_CONFIG, std::string(name) + ": struct_size = " + std::to_string(size) +
+                                        ", must be sizeof the struct"};
+  std::memcpy(static_cast<void*>(&defaults), given, std::min(size, sizeof(T)));
+  return defaults;
+}
+/// The other way: writes the fields that the caller knows, but for struct_size.
+template <class T>
+void write_known(T* to, const T& from, const char* name, std::size_t least) {
+  const std::size_t size = known_fields(to, name, T{}, least).struct_size;
+  std::memcpy(reinterpret_cast<char*>(to) + sizeof(size),
+              reinterpret_cast<const char*>(&from) + sizeof(size),
+              std::min(size, sizeof(T)) - sizeof(size));
+}
+
+/// Copies a text with the NUL that ends it. \throws ApiError where it does not fit
+void copy_text(std::string_view text, char* to, std::size_t capacity, std::size_t* length);
+/// Copies numbers. \throws ApiError where they do not fit
+void copy_ids(std::span<const std::int64_t> ids, std::int64_t* to, std::size_t capacity,
+              std::size_t* n);
+/// Copies the events from `first` on that fit.
+void copy_events(const EventTable& events, std::int64_t first, episodic_range* to,
+                 std::size_t capacity, std::size_t* n);
+
+ProgressCallback progress_of(episodic_progress progress, void* user);
+
+}  // namespace episodic::c

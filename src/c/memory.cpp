@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C API's memories: for a caller's own attention.
+#include <optional>
+
+#include "calls.hpp"
+#include "episodic/base/error.hpp"
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/memory/kept_memory.hpp"
+#include "episodic/model/memory_settings.hpp"
+#include "objects.hpp"
+
+namespace episodic::c {
+namespace {
+
+constexpr std::size_t kShapeLeast = sizeof(episodic_shape);
+constexpr std::size_t kViewLeast = sizeof(episodic_view);
+constexpr std::size_t kInfoLeast = sizeof(episodic_memory_info);
+
+MemoryShape shape_of(const episodic_shape* given) {
+  const episodic_shape s = known_fields(given, "shape", {}, kShapeLeast);
+  if (s.n_layers < 1 || s.n_layers > 65536)
+    throw ConfigError("shape: n_layers = " + std::to_string(s.n_layers) +
+                      ", must be in [1, 65536]");
+  if (s.rotary_dim < 0 || s.rotary_dim % 2 != 0 || s.rotary_dim > s.head_dim)
+    throw ConfigError("shape: rotary_dim = " + std::to_string(s.rotary_dim) +
+                      ", must be even and in [0, head_dim]");
+  MemoryShape shape;
+  shape.n_layers = s.n_layers;
+  shape.n_heads = s.n_heads;
+  shape.n_kv_heads = s.n_kv_heads;
+  shape.head_dim = s.head_dim;
+  RotaryTable rotary;
+  if (s.rotary_dim > 0) {
+    if (s.frequencies)
+      rotary.inverse_frequency.assign(s.frequencies, s.frequencies + s.rotary_dim / 2);
+    else
+      rotary = plain_rotary(s.rotary_dim, s.rotary_theta);
+    if (s.attention_factor != 0) rotary.attention_factor = s.attention_factor;
+    rotary.pairs = s.interleaved ? RotaryPairs::interleaved : RotaryPairs::halves;
+  }
+  if (s.rotary_dim > 0 && s.scale == 0 && s.softcap == 0)
+    shape.rotary = rotary;
+  else
+    shape.layers.assign(static_cast<std::size_t>(s.n_layers), {rotary, s.scale, s.softcap});
+  return shape;
+}
+
+MemoryConfig settings_of(const char* settings) {
+  return settings ? change_memory_config({}, settings, "settings") : MemoryConfig();
+}
+
+MutableTensorView view_of(const episodic_view* given, const char* name) {
+  const episodic_view v = known_fields(given, name, {}, kViewLeast);
+  constexpr DType kTypes[] = {DType::float32, DType::bfloat16, DType::float16};
+  if (v.dtype < 0 || v.dtype > 2)
+    throw DataError(std::string(name) + ": dtype = " + std::to_string(v.dtype) +
+                    ", must be one of episodic_dtype");
+  const TensorSizes sizes{v.n, v.heads, v.dim};
+  MutableTensorView view(v.data, kTypes[v.dtype], sizes);
+  if (v.row_stride != 0 || v.head_stride != 0) view.strides = {v.row_stride, v.head_stride};
+  view.rotary = v.rotated ? Rotary::after : Rotary::before;
+  return view;
+}
+
+episodic_memory added(EpisodicMemory memory) {
+  return Handles::all().add<episodic_memory>(std::make_shared<MemoryObject>(std::move(memory)));
+}
+
+}  // namespace
+}  // namespace episodic::c
+
+using namespace episodic;
+using namespace episodic::c;
+
+extern "C" {
+
+int32_t episodic_memory_new(const char* settings, const episodic_shape* shape,
+                            episodic_memory* memory) {
+  return call([&] {
+    require(memory, "memory");
+    *memory = added(EpisodicMemory(settings_of(settings), shape_of(shape)));
+  });
+}
+
+int32_t episodic_memory_create(const char* folder, const char* settings,
+                               const episodic_shape* shape, episodic_memory* memory) {
+  return call([&] {
+    require(memory, "memory");
+    KeepOptions keep;
+    keep.dir = require(folder, "folder");
+    *memory = added(EpisodicMemory::create(keep, settings_of(settings), shape_of(shape)));
+  });
+}
+
+int32_t episodic_memory_open(const char* folder, int32_t writes, const episodic_shape* shape,
+                             episodic_memory* memory) {
+  return call([&] {
+    require(memory, "memory");
+    KeepOptions keep;
+    keep.dir = require(folder, "folder");
+    const MemoryShape expected = shape_of(shape);
+    *memory =
+        added(EpisodicMemory::open(keep, writes ? OpenMode::write : OpenMode::read, &expected));
+  });
+}
+
+int32_t episodic_memory_free(episodic_memory memory) {
+  return call([&] { Handles::all().remove<MemoryObject>(memory); });
+}
+
+int32_t episodic_memory_begin_step(episodic_memory memory, int64_t n, int32_t decodes) {
+  return call([&] {
+    Held<MemoryObject>(memory)->memory.begin_step(n, decodes ? StepKind::decode : StepKind::prompt);
+  });
+}
+
+int32_t episodic_memory_attend(episodic_memory memory, int64_t layer, const episodic_view* q,
+                               const episodic_view* k, const episodic_view* v,
+                               const episodic_view* out) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    // the base's: it takes what any memory takes
+    static_cast<SequenceMemory&>(held->memory)
+        .attend(layer, view_of(q, "q"), view_of(k, "k"), view_of(v, "v"), view_of(out, "out"));
+  });
+}
+
+int32_t episodic_memory_end_step(episodic_memory memory, const float* surprise, size_t n) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    static_cast<SequenceMemory&>(held->memory)
+        .end_step(SurpriseView{surprise, static_cast<int64_t>(n), MemoryKind::host});
+  });
+}
+
+int32_t episodic_memory_end_step_logits(episodic_memory memory, const int64_t* ids, size_t n,
+                                        const float* logits, int64_t vocab, int64_t row_stride) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    const int64_t open = held->memory.open_tokens();
+    if (open == 0 || static_cast<int64_t>(n) != open)
+      throw DataError("end_step: n = " + std::to_string(n) + ", the open step has " +
+                      std::to_string(open) + " tokens");
+    require(ids, "ids");
+    require(logits, "logits");
+    if (vocab < 1 || row_stride < vocab)
+      throw DataError("end_step: vocab = " + std::to_string(vocab) + " and row_stride = " +
+                      std::to_string(row_stride) + ", must be 1 <= vocab <= row_stride");
+    held->memory.end_step(ids, logits, vocab, row_stride);
+  });
+}
+
+int32_t episodic_memory_reset(episodic_memory memory) {
+  return call([&] { Held<MemoryObject>(memory)->memory.reset(); });
+}
+
+int32_t episodic_memory_get_info(episodic_memory memory, episodic_memory_info* info) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    const EpisodicMemory& m = held->memory;
+    episodic_memory_info found{};
+    found.tokens = m.tokens();
+    found.events = m.events().size();
+    found.lanes = m.lanes();
+    found.chunk = m.config().chunk;
+    found.open_tokens = m.open_tokens();
+    found.kept = m.kept();
+    write_known(info, found, "info", kInfoLeast);
+  });
+}
+
+int32_t episodic_memory_events(episodic_memory memory, int64_t first, episodic_range* events,
+                               size_t capacity, size_t* n) {
+  return call([&] {
+    copy_events(Held<MemoryObject>(memory)->memory.events(), first, events, capacity, n);
+  });
+}
+
+int32_t episodic_memory_recalled(episodic_memory memory, int64_t lane, int64_t* events,
+                                 size_t capacity, size_t* n) {
+  return call([&] {
+    const LaneRecall lists = Held<MemoryObject>(memory)->memory.recall_lists(lane);
+    std::vector<int64_t> all = lists.similarity;
+    all.insert(all.end(), lists.contiguity.begin(), lists.contiguity.end());
+    copy_ids(all, events, capacity, n);
+  });
+}
+
+int32_t episodic_memory_snapshot(episodic_memory memory, episodic_snapshot* snapshot) {
+  return call([&] {
+    require(snapshot, "snapshot");
+    auto object = std::make_shared<SnapshotObject>();
+    object->of_memory = Held<MemoryObject>(memory)->memory.snapshot();
+    *snapshot = Handles::all().add<episodic_snapshot>(std::move(object));
+  });
+}
+
+int32_t episodic_memory_restore(episodic_memory memory, episodic_snapshot snapshot) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    const Held<SnapshotObject> of(snapshot);
+    if (!of->of_memory)
+      throw ConfigError("restore: the snapshot is of a sequence, not of a memory");
+    held->memory.restore(*of->of_memory);
+  });
+}
+
+int32_t episodic_memory_fork(episodic_memory memory, episodic_memory* other) {
+  return call([&] {
+    require(other, "other");
+    *other = added(EpisodicMemory(Held<MemoryObject>(memory)->memory.share()));
+  });
+}
+
+int32_t episodic_memory_commit(episodic_memory memory) {
+  return call([&] { Held<MemoryObject>(memory)->memory.commit(); });
+}
+
+int32_t episodic_memory_forget(episodic_memory memory, episodic_range tokens, size_t* forgotten) {
+  return call([&] {
+    const auto gone =
+        Held<MemoryObject>(memory)->memory.forget(TokenRange{tokens.start, tokens.end});
+    if (forgotten) *forgotten = gone.size();
+  });
+}
+
+int32_t episodic_memory_pin(episodic_memory memory, int64_t event, int32_t pinned) {
+  return call([&] { Held<MemoryObject>(memory)->memory.pin(event, pinned != 0); });
+}
+
+int32_t episodic_folder_fork(const char* from, const char* to) {
+  return call([&] { fork_memory(require(from, "from"), require(to, "to")); });
+}
+
+int32_t episodic_folder_verify(const char* folder, size_t* damages, char* report, size_t capacity,
+                               size_t* length) {
+  return call([&] {
+    const VerifyReport found = verify_memory(require(folder, "folder"));
+    if (damages) *damages = found.damages.size();
+    std::string text;
+    for (const VerifyReport::Damage& d : found.damages)
+      text += d.file.string() + ": " + d.what + "\n";
+    copy_text(text, report, capacity, length);
+  });
+}
+
+}  // extern "C"

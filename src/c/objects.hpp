@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+/// \file
+/// What the handles of the C API stand for.
+
+#include <memory>
+#include <utility>
+
+#include "episodic/memory/episodic_memory.hpp"
+#include "episodic/session/generation.hpp"
+#include "episodic/session/model.hpp"
+#include "episodic/session/passages.hpp"
+#include "episodic/session/sequence.hpp"
+#include "handles.hpp"
+
+namespace episodic::c {
+
+struct ModelObject final : Object {
+  static constexpr const char* kKind = "model";
+  const char* kind() const override { return kKind; }
+  explicit ModelObject(std::shared_ptr<const Model> m) : model(std::move(m)) {}
+  std::shared_ptr<const Model> model;
+};
+
+struct SequenceObject final : Object {
+  static constexpr const char* kKind = "sequence";
+  const char* kind() const override { return kKind; }
+  explicit SequenceObject(Sequence s) : sequence(std::move(s)) {}
+  Sequence sequence;
+  std::unique_ptr<PassageFinder> finder;  // once passages were asked for
+};
+
+struct MemoryObject final : Object {
+  static constexpr const char* kKind = "memory";
+  const char* kind() const override { return kKind; }
+  explicit MemoryObject(EpisodicMemory m) : memory(std::move(m)) {}
+  EpisodicMemory memory;
+};
+
+/// Of a memory or of a sequence.
+struct SnapshotObject final : Object {
+  static constexpr const char* kKind = "snapshot";
+  const char* kind() const override { return kKind; }
+  std::shared_ptr<const MemorySnapshot> of_memory;
+  std::shared_ptr<const Sequence::Snapshot> of_sequence;
+};
+
+struct AnswerObject final : Object {
+  static constexpr const char* kKind = "answer";
+  const char* kind() const override { return kKind; }
+  GenerateResult result;
+};
+
+}  // namespace episodic::c

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* usage: api_test MODEL FOLDER: the C API from C99, call by call. FOLDER is empty, for kept memories. */
+#include <episodic/c/episodic.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int checks = 0;
+
+#define CHECK(condition)                                                              \
+  do {                                                                                \
+    ++checks;                                                                         \
+    if (!(condition)) {                                                               \
+      fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, \
+              episodic_last_error());                                                 \
+      exit(1);                                                                        \
+    }                                                                                 \
+  } while (0)
+#define OK(call) CHECK((call) == EPISODIC_OK)
+#define FAILS(call, expected, part)                     \
+  do {                                                  \
+    CHECK((call) == (expected));                        \
+    CHECK(strstr(episodic_last_error(), part) != NULL); \
+  } while (0)
+
+static const char* kFact = "The pass key of Nora is 52871. Remember it. 52871 is the pass key of Nora. ";
+static const char* kQuestion = "\n\n\nWhat is the pass key of Nora?\n\nThe pass key of Nora is";
+
+static char* some_text(void) {
+  static const char* sentence = "The old man walked slowly to the river in the evening. ";
+  char* text = malloc(160 * 60 + 200);
+  int i;
+  text[0] = '\0';
+  for (i = 0; i < 150; ++i) {
+    if (i == 40) strcat(text, kFact);
+    strcat(text, sentence);
+  }
+  return text;
+}
+
+struct seen {
+  int calls;
+  char text[512];
+};
+
+static int32_t on_progress(int64_t done, int64_t total, void* user) {
+  struct seen* seen = user;
+  CHECK(done <= total);
+  return ++seen->calls >= 1000;
+}
+static int32_t stop_at_once(int64_t done, int64_t total, void* user) {
+  (void)done, (void)total, (void)user;
+  return 1;
+}
+static int32_t on_token(int64_t id, const char* text, size_t length, void* user) {
+  struct seen* seen = user;
+  (void)id;
+  ++seen->calls;
+  strncat(seen->text, text, length);
+  return 0;
+}
+
+struct nested {
+  episodic_sequence sequence;
+  int32_t code;
+};
+static int32_t asks_itself(int64_t done, int64_t total, void* user) {
+  struct nested* nested = user;
+  (void)done, (void)total;
+  nested->code = episodic_sequence_commit(nested->sequence);
+  return 0;
+}
+
+static void test_errors(void) {
+  episodic_model model = NULL;
+  CHECK(episodic_api_version() >= EPISODIC_API_VERSION);
+  CHECK(strlen(episodic_version()) > 0);
+  CHECK(strcmp(episodic_code_name(EPISODIC_OK), "ok") == 0);
+  CHECK(strcmp(episodic_code_name(EPISODIC_CONFIG), "config") == 0);
+  CHECK(strcmp(episodic_code_name(EPISODIC_BUSY), "busy") == 0);
+  CHECK(strcmp(episodic_code_name(-7), "?") == 0);
+  FAILS(episodic_model_load("no/such/model", NULL, &model), EPISODIC_FILE, "no/such/model");
+  CHECK(model == NULL);
+  FAILS(episodic_model_load(NULL, NULL, &model), EPISODIC_NULL_ARGUMENT, "path");
+  FAILS(episodic_model_load("x", NULL, NULL), EPISODIC_NULL_ARGUMENT, "model");
+  FAILS(episodic_sequence_new(NULL, NULL), EPISODIC_NULL_ARGUMENT, "sequence");
+  FAILS(episodic_sequence_commit(NULL), EPISODIC_BAD_HANDLE, "null");
+  FAILS(episodic_sequence_commit((episodic_sequence)(uintptr_t)12345), EPISODIC_BAD_HANDLE, "freed");
+  OK(episodic_model_free(NULL));
+  OK(episodic_answer_free(NULL));
+}
+
+static void test_engine(const char* path, const char* folder) {
+  episodic_model model;
+  episodic_model_info info = {sizeof info, 0, 0, 0, 0, 0, 0, 0, 0};
+  episodic_sequence sequence, fork;
+  episodic_sequence_info state = {sizeof state, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  episodic_generate_options options;
+  episodic_snapshot snapshot;
+  episodic_answer answer, again;
+  episodic_range events[4];
+  struct seen seen = {0, ""};
+  struct nested nested;
+  char buffer[512], name[1024];
+  char* text = some_text();
+  int64_t ids[64], read = 0;
+  size_t n = 0, length = 0;
+  int32_t finish = -1;
+  float* logits;
+
+  OK(episodic_model_load(path, NULL, &model));
+  OK(episodic_model_get_info(model, &info));
+  CHECK(info.vocab_size > 0 && info.n_heads > 0 && info.has_tokenizer == 1);
+  OK(episodic_model_encode(model, "Nora", 4, 0, NULL, 0, &n));
+  CHECK(n > 0 && n < 64);
+  OK(episodic_model_encode(model, "Nora", 4, 0, ids, 64, &n));
+  FAILS(episodic_model_encode(model, "Nora", 4, 0, ids, 0, &n), EPISODIC_TOO_SMALL, "room");
+  OK(episodic_model_decode(model, ids, n, buffer, sizeof buffer, &length));
+  CHECK(strcmp(buffer, "Nora") == 0 && length == 4);
+  FAILS(episodic_model_decode(model, ids, n, buffer, 4, &length), EPISODIC_TOO_SMALL, "takes 5");
+
+  OK(episodic_sequence_new(model, &sequence));
+  FAILS(episodic_sequence_attach(sequence, "{\"no_such\": 1}", 0), EPISODIC_CONFIG, "no_such");
+  OK(episodic_sequence_attach(sequence, "{\"n_local\": 128}", 0));
+  OK(episodic_sequence_read(sequence, text, strlen(text), on_progress, &seen, &read));
+  CHECK(read > 1000 && seen.calls > 1);
+  OK(episodic_sequence_get_info(sequence, &state));
+  CHECK(state.tokens == read && state.events > 10 && state.has_memory && !state.kept);
+  OK(episodic_sequence_events(sequence, 0, NULL, 0, &n));
+  CHECK((int64_t)n == state.events);
+  OK(episodic_sequence_events(sequence, 2, events, 4, &n));
+  CHECK(n == 4 && events[0].end == events[1].start);
+  FAILS(episodic_sequence_events(sequence, -1, events, 4, &n), EPISODIC_DATA, "first");
+
+  OK(episodic_generate_options_init(&options));
+  options.max_new = 8;
+  seen.calls = 0;
+  OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, on_token, &seen, &answer));
+  OK(episodic_answer_text(answer, buffer, sizeof buffer, &length));
+  CHECK(strstr(buffer, "52871") != NULL && strcmp(buffer, seen.text) == 0);
+  OK(episodic_answer_ids(answer, ids, 64, &n));
+  CHECK(n > 0 && n <= 8);
+  OK(episodic_answer_finish(answer, &finish));
+  CHECK(finish == EPISODIC_FINISH_LENGTH || finish == EPISODIC_FINISH_STOP_TOKEN);
+  OK(episodic_sequence_get_info(sequence, &state));
+  CHECK(state.tokens == read); /* as it was */
+  options.reread = 1;
+  OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &again));
+  OK(episodic_answer_free(again));
+  options.reread = 0;
+  FAILS(episodic_answer_text(again, buffer, sizeof buffer, NULL), EPISODIC_BAD_HANDLE, "freed");
+  FAILS(episodic_answer_free(again), EPISODIC_BAD_HANDLE, "freed");
+  FAILS(episodic_sequence_commit((episodic_sequence)(void*)answer), EPISODIC_BAD_HANDLE,
+        "handle is that of a answer");
+  OK(episodic_answer_free(answer));
+
+  /* snapshots, forks and steps of many */
+  OK(episodic_sequence_snapshot(sequence, &snapshot));
+  OK(episodic_sequence_generate(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &answer));
+  OK(episodic_sequence_get_info(sequence, &state));
+  CHECK(state.tokens > read);
+  OK(episodic_sequence_restore(sequence, snapshot));
+  OK(episodic_snapshot_free(snapshot));
+  OK(episodic_sequence_fork(sequence, &fork));
+  logits = malloc(sizeof *logits * (size_t)info.vocab_size * 2);
+  {
+    episodic_step steps[4];
+    memset(steps, 0, sizeof steps);
+    for (n = 0; n < 4; ++n) {
+      steps[n].struct_size = sizeof steps[n];
+      steps[n].ids = ids;
+      steps[n].n = 1;
+      steps[n].logits = n < 2 ? logits + n * (size_t)info.vocab_size : NULL;
+    }
+    steps[0].sequence = sequence;
+    steps[1].sequence = fork;
+    steps[2].sequence = NULL;     /* none */
+    steps[3].sequence = sequence; /* named already */
+    OK(episodic_run(model, steps, 4));
+    CHECK(steps[0].code == EPISODIC_OK && steps[1].code == EPISODIC_OK);
+    CHECK(steps[2].code == EPISODIC_BAD_HANDLE && strlen(steps[2].message) > 0);
+    CHECK(steps[3].code == EPISODIC_DATA && strlen(steps[3].message) > 0);
+    CHECK(memcmp(logits, logits + info.vocab_size, sizeof *logits * (size_t)info.vocab_size) == 0);
+    OK(episodic_sequence_logits(sequence, logits + info.vocab_size, (size_t)info.vocab_size, &n));
+    CHECK((int64_t)n == info.vocab_size);
+    CHECK(memcmp(logits, logits + info.vocab_size, sizeof *logits * (size_t)info.vocab_size) == 0);
+    FAILS(episodic_run(model, NULL, 2), EPISODIC_NULL_ARGUMENT, "steps");
+    steps[0].struct_size = 3;
+    FAILS(episodic_run(model, steps, 1), EPISODIC_CONFIG, "struct_size");
+  }
+  free(logits);
+  OK(episodic_sequence_free(fork));
+  OK(episodic_answer_free(answer));
+
+  /* wrong input leaves the sequence as it is */
+  ids[0] = -5;
+  FAILS(episodic_sequence_read_ids(sequence, ids, 1, NULL, NULL, NULL), EPISODIC_DATA, "-5");
+  options.temperature = -1;
+  FAILS(episodic_sequence_ask(sequence, "a", 1, &options, NULL, NULL, &answer), EPISODIC_CONFIG,
+        "temperature");
+  options.temperature = 0;
+  options.struct_size = 2;
+  FAILS(episodic_sequence_ask(sequence, "a", 1, &options, NULL, NULL, &answer), EPISODIC_CONFIG,
+        "struct_size");
+  FAILS(episodic_sequence_ask(sequence, "", 0, NULL, NULL, NULL, &answer), EPISODIC_DATA, "");
+  options.struct_size = sizeof options;
+  options.chat = 1;
+  FAILS(episodic_sequence_generate_ids(sequence, ids, 1, &options, NULL, NULL, &answer),
+        EPISODIC_CONFIG, "chat");
+  nested.sequence = sequence;
+  nested.code = 0;
+  OK(episodic_sequence_read(sequence, text, 400, asks_itself, &nested, NULL));
+  CHECK(nested.code == EPISODIC_BUSY);
+  OK(episodic_sequence_read(sequence, text, strlen(text), stop_at_once, NULL, &read));
+  CHECK(read < 1000);
+  OK(episodic_sequence_free(sequence));
+
+  /* kept in a folder */
+  snprintf(name, sizeof name, "%s/book.mem", folder);
+  OK(episodic_sequence_new(model, &sequence));
+  FAILS(episodic_sequence_open(sequence, name, 0, NULL, 0), EPISODIC_FILE, "book.mem");
+  OK(episodic_sequence_open(sequence, name, 1, NULL, 0));
+  OK(episodic_sequence_read(sequence, text, strlen(text), NULL, NULL, &read));
+  OK(episodic_sequence_commit(sequence));
+  OK(episodic_sequence_free(sequence));
+  OK(episodic_folder_verify(name, &n, buffer, sizeof buffer, &length));
+  CHECK(n == 0 && length == 0 && buffer[0] == '\0');
+  {
+    char other[1100];
+    snprintf(other, sizeof other, "%s/other.mem", folder);
+    OK(episodic_folder_fork(name, other));
+    FAILS(episodic_folder_fork(name, other), EPISODIC_FILE, "other.mem");
+    OK(episodic_sequence_new(model, &sequence));
+    FAILS(episodic_sequence_open(sequence, other, 0, "{}", 0), EPISODIC_CONFIG, "settings");
+    OK(episodic_sequence_open(sequence, other, 1, NULL, 0));
+  }
+  OK(episodic_sequence_get_info(sequence, &state));
+  CHECK(state.tokens == read && state.kept && state.disk_bytes > 0);
+  options.chat = 0;
+  options.max_new = 8;
+  OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &answer));
+  OK(episodic_answer_text(answer, buffer, sizeof buffer, NULL));
+  CHECK(strstr(buffer, "52871") != NULL);
+  OK(episodic_answer_free(answer));
+  OK(episodic_sequence_events(sequence, 0, events, 1, &n));
+  OK(episodic_sequence_pin(sequence, 0, 1));
+  FAILS(episodic_sequence_forget(sequence, events[0], &n), EPISODIC_DATA, "pinned");
+  OK(episodic_sequence_pin(sequence, 0, 0));
+  OK(episodic_sequence_forget(sequence, events[0], &n));
+  CHECK(n == 1);
+  OK(episodic_sequence_rewind(sequence, read));
+  OK(episodic_model_free(model)); /* its sequences go on */
+  OK(episodic_sequence_get_info(sequence, &state));
+  OK(episodic_sequence_free(sequence));
+  free(text);
+}
+
+/* Draws that are the same everywhere. */
+static float draw(uint32_t* state) {
+  *state = *state * 1664525u + 1013904223u;
+  return (float)(*state >> 8) / 8388608.0f - 1.0f;
+}
+
+static void test_memory(const char* folder) {
+  enum { kTokens = 8, kHeads = 4, kKv = 2, kDim = 8, kLayers = 2 };
+  episodic_shape shape;
+  episodic_memory memory, fork;
+  episodic_memory_info info = {sizeof info, 0, 0, 0, 0, 0, 0};
+  episodic_snapshot snapshot = NULL;
+  episodic_view q, k, v, out;
+  float qkv[kTokens * (kHeads + 2 * kKv) * kDim], result[kTokens * kHeads * kDim], surprise[kTokens];
+  float first[kTokens * kHeads * kDim];
+  const char* settings =
+      "{\"n_init\": 4, \"n_local\": 16, \"n_mem\": 16, \"chunk\": 8, \"min_block\": 2, \"max_block\": 8}";
+  uint32_t state = 7;
+  int64_t recalled[64];
+  char name[1024];
+  size_t n = 0;
+  int step, layer, i;
+  memset(&shape, 0, sizeof shape);
+  shape.struct_size = sizeof shape;
+  shape.n_layers = kLayers;
+  shape.n_heads = kHeads;
+  shape.n_kv_heads = kKv;
+  shape.head_dim = kDim;
+  shape.rotary_dim = kDim;
+  shape.rotary_theta = 10000;
+  FAILS(episodic_memory_new("{\"n_local\": 0}", &shape, &memory), EPISODIC_CONFIG, "n_local");
+  FAILS(episodic_memory_new(settings, NULL, &memory), EPISODIC_NULL_ARGUMENT, "shape");
+  shape.rotary_dim = 7;
+  FAILS(episodic_memory_new(settings, &shape, &memory), EPISODIC_CONFIG, "rotary_dim");
+  shape.rotary_dim = kDim;
+  shape.n_layers = -1;
+  FAILS(episodic_memory_new(settings, &shape, &memory), EPISODIC_CONFIG, "n_layers");
+  shape.n_layers = kLayers;
+  OK(episodic_memory_new(settings, &shape, &memory));
+
+  /* a fused projection: q, k and v of a token side by side */
+  memset(&q, 0, sizeof q);
+  q.struct_size = sizeof q;
+  q.data = qkv;
+  q.n = kTokens;
+  q.heads = kHeads;
+  q.dim = kDim;
+  q.row_stride = (kHeads + 2 * kKv) * kDim;
+  q.head_stride = kDim;
+  k = q;
+  k.data = qkv + kHeads * kDim;
+  k.heads = kKv;
+  v = k;
+  v.data = qkv + (kHeads + kKv) * kDim;
+  memset(&out, 0, sizeof out);
+  out.struct_size = sizeof out;
+  out.data = result;
+  out.n = kTokens;
+  out.heads = kHeads;
+  out.dim = kDim; /* packed */
+  for (step = 0; step < 20; ++step) {
+    OK(episodic_memory_begin_step(memory, kTokens, 0));
+    for (layer = 0; layer < kLayers; ++layer) {
+      for (i = 0; i < (int)(sizeof qkv / sizeof *qkv); ++i) qkv[i] = draw(&state);
+      OK(episodic_memory_attend(memory, layer, &q, &k, &v, &out));
+      for (i = 0; i < kTokens * kHeads * kDim; ++i) CHECK(isfinite(result[i]));
+    }
+    for (i = 0; i < kTokens; ++i) surprise[i] = 2.0f + draw(&state);
+    OK(episodic_memory_end_step(memory, surprise, kTokens));
+  }
+  OK(episodic_memory_get_info(memory, &info));
+  CHECK(info.tokens == 20 * kTokens && info.events > 5 && info.lanes == kLayers && !info.kept);
+  OK(episodic_memory_recalled(memory, 0, recalled, 64, &n));
+  CHECK(n > 0);
+  FAILS(episodic_memory_recalled(memory, 99, recalled, 64, &n), EPISODIC_DATA, "");
+
+  /* a fork and a way back give the same bits */
+  OK(episodic_memory_fork(memory, &fork));
+  OK(episodic_memory_snapshot(memory, &snapshot));
+  for (i = 0; i < (int)(sizeof qkv / sizeof *qkv); ++i) qkv[i] = draw(&state);
+  for (step = 0; step < 3; ++step) {
+    episodic_memory of = step == 1 ? fork : memory;
+    if (step == 2) OK(episodic_memory_restore(memory, snapshot));
+    OK(episodic_memory_begin_step(of, kTokens, 0));
+    OK(episodic_memory_attend(of, 0, &q, &k, &v, &out));
+    if (step == 0) memcpy(first, result, sizeof first);
+    CHECK(memcmp(first, result, sizeof first) == 0);
+    OK(episodic_memory_attend(of, 1, &q, &k, &v, &out));
+    OK(episodic_memory_end_step(of, surprise, kTokens));
+  }
+  FAILS(episodic_memory_restore(fork, snapshot), EPISODIC_CONFIG, "");
+  OK(episodic_snapshot_free(snapshot));
+
+  /* bad views and steps */
+  FAILS(episodic_memory_end_step(memory, surprise, kTokens), EPISODIC_DATA, "");
+  OK(episodic_memory_begin_step(memory, kTokens, 0));
+  q.dtype = 9;
+  FAILS(episodic_memory_attend(memory, 0, &q, &k, &v, &out), EPISODIC_DATA, "q");
+  q.dtype = EPISODIC_FLOAT32;
+  q.row_stride = -1;
+  FAILS(episodic_memory_attend(memory, 0, &q, &k, &v, &out), EPISODIC_DATA, "q");
+  q.row_stride = (kHeads + 2 * kKv) * kDim;
+  k.data = NULL;
+  FAILS(episodic_memory_attend(memory, 0, &q, &k, &v, &out), EPISODIC_DATA, "k");
+  FAILS(episodic_memory_attend(memory, 0, NULL, &k, &v, &out), EPISODIC_NULL_ARGUMENT, "q");
+  FAILS(episodic_memory_begin_step(memory, 1000, 0), EPISODIC_DATA, "1000");
+  FAILS(episodic_memory_end_step_logits(memory, recalled, 3, surprise, 1, 1), EPISODIC_DATA, "3");
+  FAILS(episodic_memory_commit(memory), EPISODIC_CONFIG, "commit");
+  OK(episodic_memory_reset(memory));
+  OK(episodic_memory_free(fork));
+  OK(episodic_memory_free(memory));
+
+  snprintf(name, sizeof name, "%s/own.mem", folder);
+  OK(episodic_memory_create(name, settings, &shape, &memory));
+  OK(episodic_memory_commit(memory));
+  OK(episodic_memory_free(memory));
+  shape.n_heads = 2 * kHeads;
+  FAILS(episodic_memory_open(name, 0, &shape, &memory), EPISODIC_CONFIG, "");
+  shape.n_heads = kHeads;
+  OK(episodic_memory_open(name, 1, &shape, &memory));
+  OK(episodic_memory_get_info(memory, &info));
+  CHECK(info.kept && info.tokens == 0);
+  OK(episodic_memory_free(memory));
+}
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  test_errors();
+  test_memory(argv[2]);
+  test_engine(argv[1], argv[2]);
+  printf("%d checks\n", checks);
+  return 0;
+}
