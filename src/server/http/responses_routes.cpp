@@ -109,8 +109,12 @@ std::vector<ChatMessage> turn_of(const ResponsesRequest& request, const Response
   if (request.instructions.empty()) return turn;
   const auto last = std::find_if(history.rbegin(), history.rend(),
                                  [](const ChatMessage& m) { return m.role == "system"; });
-  if (last == history.rend() || last->content != request.instructions)  // else read already
-    turn.insert(turn.begin(), {"system", request.instructions});
+  if (last == history.rend() || last->content != request.instructions) {  // else read already
+    // results stand right behind their calls
+    const auto at = std::find_if(turn.begin(), turn.end(),
+                                 [](const ChatMessage& m) { return m.role != "tool"; });
+    turn.insert(at, {"system", request.instructions});
+  }
   return turn;
 }
 
