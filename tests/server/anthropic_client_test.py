@@ -48,7 +48,7 @@ def tools(client):
     """The template of this model has no form for tools; the general one is described to it."""
     known = [{"name": "weather", "description": "of a town", "input_schema": {
         "type": "object", "properties": {"town": {"enum": ["Rome", "Oslo"]}}, "required": ["town"], "additionalProperties": False}}]
-    asked = dict(model="tiny", max_tokens=100, tools=known, temperature=0,
+    asked = dict(model="tiny", max_tokens=100, tools=known,
                  tool_choice={"type": "any", "disable_parallel_tool_use": True})
     turns = [{"role": "user", "content": "How warm is it in Rome?"}]
     message = client.messages.create(messages=turns, **asked)
