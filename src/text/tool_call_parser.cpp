@@ -94,11 +94,11 @@ struct ToolCallParser::Impl {
   Mode mode = Mode::start;
   std::string held;  // what no event has told of
   std::vector<ToolCallEvent> events;
-  std::size_t calls = 0;  // that ended
-  std::size_t next = 0;   // index of the next one
-  bool fresh = true;      // nothing but white space so far: a bare call may begin
-  bool in_list = false;   // the call that ended is an element of a list
-  bool over = false;      // first_call_over
+  std::size_t calls = 0;       // that ended
+  std::size_t next = 0;        // index of the next one
+  bool fresh = true;           // nothing but white space so far: a bare call may begin
+  bool in_list = false;        // the call that ended is an element of a list
+  bool over = false;           // first_call_over
   std::string_view last_mark;  // what the form writes last behind a call; empty: nothing
 
   // Of what may be a call: it begins with held.

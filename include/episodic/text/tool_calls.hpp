@@ -62,8 +62,8 @@ struct ToolChoice {
 };
 
 /// `tool_choice` of a request: "none", "auto", "required", or {"type": "function", "function":
-/// {"name": N}}, which `responses` writes as {"type": "function", "name": N}; as JSON. Empty text or
-/// null: automatic where there are tools, else none.
+/// {"name": N}}, which `responses` writes as {"type": "function", "name": N}; as JSON. Empty text
+/// or null: automatic where there are tools, else none.
 /// \param form not `messages`, whose choices are objects of their own
 /// \throws ConfigError for another value, a name that is not among the tools, and "required"
 ///         without tools

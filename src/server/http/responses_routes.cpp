@@ -145,6 +145,7 @@ const ChatTemplate& template_of(const Service& service) {
 
 /// The conversation so far, as it goes on.
 Conversation talk_of(RouteContext& context, const Response& response, const Request& turn) {
+  const ChatTemplate& chat = template_of(context.service);
   const Turn* kept = response.turn.get();
   const std::int64_t before = kept ? kept->tokens() : response.start->tokens();
   ConversationOptions options{
@@ -155,8 +156,7 @@ Conversation talk_of(RouteContext& context, const Response& response, const Requ
   if (!turn.tools.empty() || !options.tools.empty() || std::ranges::any_of(history, calls) ||
       std::ranges::any_of(turn.messages, calls))
     options.calls = context.service.tool_call_format();
-  return {template_of(context.service), context.service.model().tokenizer(), std::move(options),
-          std::move(history)};
+  return {chat, context.service.model().tokenizer(), std::move(options), std::move(history)};
 }
 
 void respond(RouteContext& context, Exchange& exchange, httplib::Response& answer) {

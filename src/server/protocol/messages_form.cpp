@@ -63,8 +63,7 @@ std::string named_event(const Json& json) {
 Json text_block() { return {{"type", "text"}, {"text", ""}}; }
 
 Json call_block(const ToolCallEvent& event) {
-  return {
-      {"type", "tool_use"}, {"id", event.id}, {"name", event.name}, {"input", Json::object()}};
+  return {{"type", "tool_use"}, {"id", event.id}, {"name", event.name}, {"input", Json::object()}};
 }
 
 }  // namespace
@@ -138,9 +137,8 @@ std::string MessagesForm::progress(std::int64_t read, std::int64_t of) {
 }
 
 std::string MessagesForm::delta(Json delta) {
-  return named_event({{"type", "content_block_delta"},
-                      {"index", blocks_ - 1},
-                      {"delta", std::move(delta)}});
+  return named_event(
+      {{"type", "content_block_delta"}, {"index", blocks_ - 1}, {"delta", std::move(delta)}});
 }
 
 std::string MessagesForm::open_block(Json block) {

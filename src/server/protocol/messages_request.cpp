@@ -18,12 +18,8 @@ namespace {
 using Tree = nlohmann::json;
 
 constexpr AsksForNothing kOfMessages[] = {
-    {"mcp_servers", "[[]]"},
-    {"container", "[]"},
-    {"context_management", "[{}]"},
-    {"output_config", "[{}]"},
-    {"output_format", "[]"},
-    {"speed", "[\"standard\"]"},
+    {"mcp_servers", "[[]]"},   {"container", "[]"},     {"context_management", "[{}]"},
+    {"output_config", "[{}]"}, {"output_format", "[]"}, {"speed", "[\"standard\"]"},
 };
 
 /// Says nothing about the answer, whatever it holds: prefixes are kept for every request.
@@ -203,12 +199,12 @@ std::vector<ChatMessage> turns_of(Fields& fields) {
 }
 
 /// Tools, and whether an answer may or must call them.
-void take_message_tools(Fields& fields, Request& request) {
+void take_message_tools(const Body& body, Fields& fields, Request& request) {
   using Kind = ToolChoice::Kind;
   constexpr const char* kChoice = "tool_choice";
-  if (const Tree* tools = fields.find("tools")) {
+  if (fields.find("tools")) {
     try {
-      request.tools = read_tools(tools->dump(), "tools", ToolForm::messages);
+      request.tools = read_tools(body.sent({"tools"}), "tools", ToolForm::messages);
     } catch (const ConfigError& e) {
       throw RequestError(e.what(), "tools");
     }
@@ -229,9 +225,8 @@ void take_message_tools(Fields& fields, Request& request) {
     Fields::wrong(kChoice, "asks for a call, but there are no tools; give some");
   if (type == "tool") {
     request.tool_choice.name = choice.text("name");
-    if (std::none_of(request.tools.begin(), request.tools.end(), [&](const Tool& tool) {
-          return tool.name == request.tool_choice.name;
-        }))
+    if (std::none_of(request.tools.begin(), request.tools.end(),
+                     [&](const Tool& tool) { return tool.name == request.tool_choice.name; }))
       Fields::wrong("tool_choice.name", fmt::format("is '{}', which is none of the tools",
                                                     printable(request.tool_choice.name, 64)));
   }
@@ -293,7 +288,7 @@ Request parse_messages_request(std::string_view body, const GenerateOptions& def
   request.options = defaults;
   request.messages = turns_of(fields);
   request.variables = thinking_of(fields);
-  take_message_tools(fields, request);
+  take_message_tools(parsed, fields, request);
   if (!fields.find("max_tokens") && !counts) Fields::wrong("max_tokens", "is missing");
   request.options.max_new = fields.count("max_tokens", 1, request.options.max_new);
   take_stop_sequences(fields, request.options);

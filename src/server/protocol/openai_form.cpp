@@ -155,8 +155,8 @@ std::string OpenAiForm::events_of(std::size_t choice, const std::vector<ToolCall
       call.update(call_json(event.id, event.name, ""));
     else
       call["function"] = {{"arguments", event.text}};
-    events += event_of(
-        chunk_of(choice, {{"tool_calls", Json::array({call})}}, nullptr, untold(choice)));
+    events +=
+        event_of(chunk_of(choice, {{"tool_calls", Json::array({call})}}, nullptr, untold(choice)));
   }
   return events;
 }

@@ -133,8 +133,17 @@ std::string text_of_content(const Json& content) {
   return text;
 }
 
+/// A field of a body, as it was sent.
+Json in_order(const std::string& text, const char* field) {
+  try {
+    return parse_ordered(text, field, {});
+  } catch (const Error& e) {
+    throw RequestError(e.what(), field);
+  }
+}
+
 /// The texts that the answer may be.
-void take_text_format(const json& format, ResponsesRequest& request) {
+void take_text_format(const Body& body, const json& format, ResponsesRequest& request) {
   using Kind = AnswerFormat::Kind;
   constexpr const char* kField = "text.format";
   if (!format.is_object()) Fields::wrong(kField, "must be an object");
@@ -148,22 +157,23 @@ void take_text_format(const json& format, ResponsesRequest& request) {
     fields.text("name", "");
     fields.text("description", "");
     fields.flag("strict");
-    request.format = AnswerFormat{Kind::json_schema, schema->dump(), kField};
+    request.format =
+        AnswerFormat{Kind::json_schema, body.sent({"text", "format", "schema"}), kField};
   } else if (type != "text") {
     Fields::wrong(kField, "must have the type text, json_object or json_schema");
   }
   fields.require_known();
 }
 
-void take_text(Fields& fields, ResponsesRequest& request) {
+void take_text(const Body& body, Fields& fields, ResponsesRequest& request) {
   Json& said = request.said["text"] = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
   const json* text = fields.find("text");
   if (!text) return;
   if (!text->is_object()) Fields::wrong("text", "must be an object");
   Fields of_text(*text);
   if (const json* format = of_text.find("format")) {
-    take_text_format(*format, request);
-    said["format"] = *format;
+    take_text_format(body, *format, request);
+    said["format"] = in_order(body.sent({"text", "format"}), "text.format");
   }
   if (const json* verbosity = of_text.find("verbosity"); verbosity && *verbosity != "medium")
     Fields::wrong("text.verbosity", "is not built; leave it out or give \"medium\"");
@@ -179,10 +189,9 @@ void take_response_includes(Fields& fields, ResponsesRequest& request) {
   if (const json* include = fields.find("include")) {
     if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
     for (const json& what : *include) {
-      const bool nothing = what.is_string() && std::find(std::begin(kNeverThere),
-                                                         std::end(kNeverThere),
-                                                         what.get_ref<const std::string&>()) !=
-                                                   std::end(kNeverThere);
+      const bool nothing = what.is_string() &&
+                           std::find(std::begin(kNeverThere), std::end(kNeverThere),
+                                     what.get_ref<const std::string&>()) != std::end(kNeverThere);
       if (what == "recall")
         request.recall = true;
       else if (what == kLogprobs)
@@ -197,12 +206,13 @@ void take_response_includes(Fields& fields, ResponsesRequest& request) {
 }
 
 /// Functions, and whether an answer may or must call them.
-void take_response_tools(Fields& fields, ResponsesRequest& request) {
+void take_response_tools(const Body& body, Fields& fields, ResponsesRequest& request) {
   Json& said = request.said;
   said["tools"] = Json::array();
-  if (const json* tools = fields.find("tools")) {
-    request.tools = response_tools_of(tools->dump());
-    said["tools"] = *tools;
+  if (fields.find("tools")) {
+    const std::string sent = body.sent({"tools"});
+    request.tools = response_tools_of(sent);
+    said["tools"] = in_order(sent, "tools");
   }
   const json* choice = fields.find("tool_choice");
   try {
@@ -313,8 +323,8 @@ std::vector<ChatMessage> messages_of_items(const Json& items) {
     } else if (type == "function_call") {  // calls and the text before them are one message
       if (messages.empty() || messages.back().role != "assistant")
         messages.push_back({"assistant", ""});
-      messages.back().fields["tool_calls"].push_back(call_json(
-          item.at("call_id"), item.at("name"), arguments_json(item.at("arguments"))));
+      messages.back().fields["tool_calls"].push_back(
+          call_json(item.at("call_id"), item.at("name"), arguments_json(item.at("arguments"))));
     } else if (type == "function_call_output") {
       Message message{"tool", text_of_content(item.at("output"))};
       message.fields["tool_call_id"] = item.at("call_id");
@@ -401,10 +411,10 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
   take_input(fields, request);
   take_start(fields, request);
   take_options(fields, request);
-  take_text(fields, request);
+  take_text(parsed, fields, request);
   take_truncation(fields, request);
   take_response_includes(fields, request);
-  take_response_tools(fields, request);
+  take_response_tools(parsed, fields, request);
   request.said["metadata"] = metadata_of(fields.find("metadata"));
   const std::string user = fields.text("user", "");
   request.said["user"] = user.empty() ? Json() : Json(user);
