@@ -332,7 +332,9 @@ fs::path Conversations::begun_at(Turn& turn, const TurnStart& start) {
   } else if (!start.previous.empty()) {
     try {
       const fs::path folder = response_folder(start.previous);
-      take(read(folder, kResponse));
+      Kept kept = read(folder, kResponse);
+      turn.previous_record_ = std::move(kept.record);
+      take(std::move(kept));
       from = folder / kMemory;
     } catch (const RequestError& e) {
       throw RequestError(e.what(), "previous_response_id", 404, "previous_response_not_found");

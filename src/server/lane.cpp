@@ -75,6 +75,7 @@ void Lane::begin_answer() {
   if (max_tokens_ > 0)
     options.max_new = std::min(options.max_new, max_tokens_ - served_.prompt_tokens);
   options.feed_last = true;  // the next turn continues behind the whole answer
+  if (request_->work().ends) options.ends = request_->work().ends();
   InFlight* const to = request_.get();
   options.on_token = [this, to, known = options.logprobs >= 0](std::int64_t id,
                                                                std::string_view text) {

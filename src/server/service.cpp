@@ -32,6 +32,14 @@ const char* prompt_field(const Request& request) {
 
 }  // namespace
 
+ToolCallParser ToolUse::parser() const {
+  ToolCallOptions options;
+  options.thinking = thinking;
+  ToolCallParser parser(format, tools, options);
+  parser.push(begin);  // tells of nothing yet
+  return parser;
+}
+
 RequestError::RequestError(const std::string& message, const std::string& parameter, int status,
                            std::string code)
     : std::runtime_error(message),
@@ -124,33 +132,44 @@ RenderedPrompt Service::render_calls(const Request& request, bool may_call) cons
                                    may_call ? std::span(request.tools) : std::span<const Tool>());
 }
 
+/// Lets an answer call tools, or holds it to that. \param prompt that it answers, as text
+/// \return what the prompt is to end with: the beginning of a call that it must make
+std::string Service::let_call(const Request& request, const std::string& prompt, Job& job) {
+  const ToolCallFormat& format = tool_call_format();
+  auto use = std::make_shared<ToolUse>(
+      ToolUse{format, request.tools, "", false, request.parallel_tool_calls});
+  job.work.options.shown_tokens = format.shown_tokens(model_->tokenizer());
+  if (request.tool_choice.kind == ToolChoice::Kind::required) {
+    if (request.format)
+      throw RequestError("'tool_choice' and '" + request.format->field +
+                             "' both say what the answer is; leave one of the two out",
+                         "tool_choice");
+    const ForcedCalls forced = format.forced_calls(request.tools, request.tool_choice);
+    use->begin = forced.begin;
+    job.work.options.grammar = grammar_of_calls(forced, request.parallel_tool_calls);
+  } else {
+    use->thinking = without_outer_spaces(prompt).ends_with("<think>");
+    if (!request.parallel_tool_calls)
+      job.work.ends = [use] {
+        const auto parser = std::make_shared<ToolCallParser>(use->parser());
+        return [parser](std::string_view text) {
+          parser->push(text);
+          return parser->first_call_over();
+        };
+      };
+  }
+  job.tools = use;
+  return use->begin;
+}
+
 ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& job) {
   const ChatTemplate& chat = chat_template();
   const Tokenizer& tokenizer = model_->tokenizer();
   if (!has_calls(request))
     return conversation_prompt(chat, tokenizer, request.messages, request.variables, goes_on);
-  const ToolCallFormat& format = tool_call_format();
   const bool may_call = calls_tools(request);
   RenderedPrompt rendered = render_calls(request, may_call);
-  if (may_call) {
-    auto use = std::make_shared<ToolUse>(
-        ToolUse{format, request.tools, "", false, request.parallel_tool_calls});
-    const std::string end = without_outer_spaces(rendered.text);
-    use->thinking = end.ends_with("<think>");
-    if (request.tool_choice.kind == ToolChoice::Kind::required) {
-      if (request.format)
-        throw RequestError("'tool_choice' and '" + request.format->field +
-                               "' both say what the answer is; leave one of the two out",
-                           "tool_choice");
-      const ForcedCalls forced = format.forced_calls(request.tools, request.tool_choice);
-      use->begin = forced.begin;
-      use->thinking = false;
-      rendered.text += forced.begin;
-      job.work.options.grammar = grammar_of_calls(forced, request.parallel_tool_calls);
-    }
-    job.work.options.shown_tokens = format.shown_tokens(tokenizer);
-    job.tools = std::move(use);
-  }
+  if (may_call) rendered.text += let_call(request, rendered.text, job);
   const ChatMessage& last = request.messages.back();
   return rendered_prompt(tokenizer, std::move(rendered),
                          last.role == "user" ? last.content : std::string(), goes_on);
@@ -200,12 +219,22 @@ std::shared_ptr<const TokenGrammar> Service::grammar_of_calls(const ForcedCalls&
   }
 }
 
+/// What a request says of its answer.
+Job Service::begun(const Request& request) {
+  Job job;
+  job.work.options = request.options;
+  if (request.format) job.work.options.grammar = grammar(*request.format);
+  job.work.streams = request.stream;
+  job.work.recall = request.recall;
+  return job;
+}
+
 Job Service::prepare(const Request& request) {
   if (request.store && request.memory.empty())
     throw RequestError("'store' keeps the turn in a memory; name it in 'memory'", "store");
   if (request.store && request.choices > 1)
     throw RequestError("'store' keeps one answer; ask for one choice", "n");
-  Job job;
+  Job job = begun(request);
   bool goes_on = false;
   if (request.store) {
     start(request.memory);  // says what is wrong with the name
@@ -216,24 +245,29 @@ Job Service::prepare(const Request& request) {
     job.work.start = start(request.memory);
     goes_on = job.work.start->tokens() > 0;
   }
-  ChatPrompt prompt = prompt_of(request, goes_on, job);
-  Job whole = prepare(request, std::move(prompt), prompt_field(request));
-  whole.work.start = std::move(job.work.start);
-  whole.work.sequence = std::move(job.work.sequence);
-  if (job.work.options.grammar) whole.work.options.grammar = std::move(job.work.options.grammar);
-  whole.work.options.shown_tokens = std::move(job.work.options.shown_tokens);
-  whole.tools = std::move(job.tools);
-  whole.writer = std::move(job.writer);
-  return whole;
+  job.work.prompt = prompt_of(request, goes_on, job);
+  check(request, job, prompt_field(request));
+  return job;
 }
 
-Job Service::prepare(const Request& request, ChatPrompt prompt, const char* field) {
-  Job job;
-  job.work.prompt = std::move(prompt);
-  job.work.options = request.options;
-  if (request.format) job.work.options.grammar = grammar(*request.format);
-  job.work.streams = request.stream;
-  job.work.recall = request.recall;
+Job Service::prepare(const Request& request, Conversation& talk, const char* field) {
+  Job job = begun(request);
+  TurnCalls calls;
+  if (calls_tools(request)) {
+    calls.tools = request.tools;
+    calls.opening = [&](const std::string& prompt) { return let_call(request, prompt, job); };
+  }
+  try {
+    job.work.prompt = talk.ask(request.messages, calls);
+  } catch (const Error& e) {
+    throw RequestError(e.what(), field);
+  }
+  check(request, job, field);
+  return job;
+}
+
+/// \throws RequestError for a prompt, or options, that cannot be answered
+void Service::check(const Request& request, const Job& job, const char* field) const {
   const std::int64_t tokens = job.work.prompt_tokens();
   if (tokens == 0) throw RequestError("the prompt is empty", field);
   const std::int64_t most = scheduler_.options().max_tokens;
@@ -254,7 +288,6 @@ Job Service::prepare(const Request& request, ChatPrompt prompt, const char* fiel
       throw RequestError(
           fmt::format("'{}' has the token {}; the vocabulary has {}", field, id, vocabulary),
           field);
-  return job;
 }
 
 Served Service::answer(const Request& request) {

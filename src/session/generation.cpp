@@ -156,6 +156,7 @@ void Generation::take(std::int64_t id) {
   result_.text += text;
   if (options_.on_token && !options_.on_token(id, text)) return end(FinishReason::cancelled);
   if (matcher_.stopped()) return end(FinishReason::stop_string);
+  if (options_.ends && options_.ends(text)) return end(FinishReason::stop_token);
   if (static_cast<std::int64_t>(result_.ids.size()) == options_.max_new) end(FinishReason::length);
 }
 

@@ -61,6 +61,15 @@ std::optional<std::string> object_in_text(std::string_view json) {
   }
 }
 
+/// The last of what a form writes behind a call, where that is a mark of its own.
+std::string_view last_mark_of(const text::ToolCallForm& form) {
+  const std::string_view tail = form.end.empty() ? form.call_end : form.end;
+  std::string_view mark = tail.ends_with(']') ? tail.substr(tail.size() - 1) : std::string_view();
+  for (const std::string_view close : form.closes)
+    if (!close.empty() && tail.ends_with(close)) mark = close;
+  return mark;
+}
+
 }  // namespace
 
 struct ToolCallParser::Impl {
@@ -85,10 +94,12 @@ struct ToolCallParser::Impl {
   Mode mode = Mode::start;
   std::string held;  // what no event has told of
   std::vector<ToolCallEvent> events;
-  std::size_t calls = 0;  // that ended
-  std::size_t next = 0;   // index of the next one
-  bool fresh = true;      // nothing but white space so far: a bare call may begin
-  bool in_list = false;   // the call that ended is an element of a list
+  std::size_t calls = 0;       // that ended
+  std::size_t next = 0;        // index of the next one
+  bool fresh = true;           // nothing but white space so far: a bare call may begin
+  bool in_list = false;        // the call that ended is an element of a list
+  bool over = false;           // first_call_over
+  std::string_view last_mark;  // what the form writes last behind a call; empty: nothing
 
   // Of what may be a call: it begins with held.
   Step step = Step::value;
@@ -184,6 +195,7 @@ struct ToolCallParser::Impl {
     mode = Mode::behind;
     in_list = list;
     fresh = false;
+    over = over || last_mark.empty();
     return true;
   }
 
@@ -459,12 +471,14 @@ struct ToolCallParser::Impl {
       return false;
     }
     mode = Mode::text;
+    over = over || spaces > kMostSpaces;
     if (spaces > kMostSpaces) return true;
     const std::string_view text = std::string_view(held).substr(spaces);
     for (const std::string_view close : form->closes) {
       const Match matched = match(text, close);
       if (matched == Match::no || (matched == Match::partly && last)) continue;
       mode = Mode::behind;
+      over = over || (matched == Match::yes && close == last_mark);
       if (matched == Match::yes) held.erase(0, spaces + close.size());
       return matched == Match::yes;
     }
@@ -472,8 +486,10 @@ struct ToolCallParser::Impl {
       held.erase(0, spaces + 1);
       in_list = false;
       mode = Mode::behind;
+      over = over || last_mark == "]";
       return true;
     }
+    over = true;
     const bool between =
         text.front() == ',' ? in_list || form->bare : text.front() == ';' && form->bare;
     if (between || (form->bare && text.front() == '{')) {
@@ -523,6 +539,7 @@ ToolCallParser::ToolCallParser(const ToolCallFormat& format, std::span<const Too
   impl_->options = options;
   impl_->seed = options.id_seed ? *options.id_seed : detail::unique_id();
   if (options.thinking) impl_->mode = Impl::Mode::thinking;
+  impl_->last_mark = last_mark_of(*impl_->form);
 }
 
 ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
@@ -545,5 +562,6 @@ std::vector<ToolCallEvent> ToolCallParser::finish() {
 }
 
 std::size_t ToolCallParser::calls() const { return impl_->calls; }
+bool ToolCallParser::first_call_over() const { return impl_->over; }
 
 }  // namespace episodic

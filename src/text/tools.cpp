@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
@@ -56,21 +58,49 @@ void require_function(const ToolJson& object, const std::string& path) {
     wrong_tool(path + ".type", "must be \"function\"; no other type is supported");
 }
 
-Tool tool_of(const ToolJson& entry, const std::string& path) {
-  require_function(entry, path);
-  const ToolJson& function = function_member(entry, path);
-  const std::string here = path + ".function";
+/// Members of a function that say nothing to a model.
+bool of_the_protocol(ToolForm form, std::string_view member) {
+  if (member == "strict") return true;
+  if (form == ToolForm::chat) return false;
+  constexpr std::string_view kNames[] = {"type", "cache_control", "defer_loading",
+                                         "allowed_callers", "eager_input_streaming"};
+  return std::find(std::begin(kNames), std::end(kNames), member) != std::end(kNames);
+}
+
+/// The entry's function, and where it stands.
+std::pair<const ToolJson&, std::string> function_of(const ToolJson& entry, const std::string& path,
+                                                    ToolForm form) {
+  if (form == ToolForm::chat) {
+    require_function(entry, path);
+    return {function_member(entry, path), path + ".function"};
+  }
+  if (form == ToolForm::responses) {
+    require_function(entry, path);
+  } else {
+    if (!entry.is_object()) wrong_tool(path, "must be an object");
+    const ToolJson* type = member(entry, "type");
+    if (type && *type != "custom")
+      wrong_tool(path + ".type", "must be \"custom\" or left out; no other type is supported");
+  }
+  return {entry, path};
+}
+
+Tool tool_of(const ToolJson& entry, const std::string& path, ToolForm form) {
+  const auto& [function, here] = function_of(entry, path, form);
+  const char* const schema = form == ToolForm::messages ? "input_schema" : "parameters";
   Tool tool;
   tool.name = text_member(function, "name", here);
   if (!name_of_tool(tool.name))
     wrong_tool(here + ".name", "must be 1 to 64 letters, digits, underscores and hyphens");
   tool.description = text_member(function, "description", here);
   ToolJson parameters = ToolJson::object();
-  if (const ToolJson* given = member(function, "parameters")) {
-    if (!given->is_object()) wrong_tool(here + ".parameters", "must be a JSON schema, an object");
+  if (const ToolJson* given = member(function, schema)) {
+    if (!given->is_object())
+      wrong_tool(fmt::format("{}.{}", here, schema), "must be a JSON schema, an object");
     parameters = *given;
     if (const ToolJson* type = member(parameters, "type"); type && *type != "object")
-      wrong_tool(here + ".parameters.type", "must be \"object\": arguments are passed by name");
+      wrong_tool(fmt::format("{}.{}.type", here, schema),
+                 "must be \"object\": arguments are passed by name");
   }
   if (!parameters.contains("type")) parameters["type"] = "object";
   if (!parameters.contains("properties")) parameters["properties"] = ToolJson::object();
@@ -81,8 +111,8 @@ Tool tool_of(const ToolJson& entry, const std::string& path) {
   }
   ToolJson definition = ToolJson::object();
   for (const auto& [name, value] : function.items())
-    if (!value.is_null() && name != "strict")
-      definition[name] = name == "parameters" ? parameters : value;
+    if (!value.is_null() && !of_the_protocol(form, name))
+      definition[name == schema ? "parameters" : name] = name == schema ? parameters : value;
   if (!definition.contains("parameters")) definition["parameters"] = std::move(parameters);
   tool.definition = text::spaced_json(definition);
   return tool;
@@ -90,7 +120,7 @@ Tool tool_of(const ToolJson& entry, const std::string& path) {
 
 }  // namespace
 
-std::vector<Tool> read_tools(std::string_view json, std::string_view label) {
+std::vector<Tool> read_tools(std::string_view json, std::string_view label, ToolForm form) {
   const std::string name(label);
   const ToolJson list = text::read_option(json, name, false, kDeepestTools);
   if (list.size() > kMostTools)
@@ -98,10 +128,10 @@ std::vector<Tool> read_tools(std::string_view json, std::string_view label) {
   std::vector<Tool> tools;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", name, i);
-    Tool tool = tool_of(list[i], path);
+    Tool tool = tool_of(list[i], path, form);
     for (const Tool& other : tools)
       if (other.name == tool.name)
-        wrong_tool(path + ".function.name",
+        wrong_tool(path + (form == ToolForm::chat ? ".function.name" : ".name"),
                    fmt::format("is '{}', as that of a tool before it; rename one", tool.name));
     tools.push_back(std::move(tool));
   }
@@ -109,14 +139,16 @@ std::vector<Tool> read_tools(std::string_view json, std::string_view label) {
 }
 
 ToolChoice read_tool_choice(std::string_view json, std::span<const Tool> tools,
-                            std::string_view label) {
+                            std::string_view label, ToolForm form) {
   const std::string path(label);
-  constexpr const char* kRemedy =
-      "give \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": "
-      "...}}";
+  const bool nested = form == ToolForm::chat;
+  const char* const remedy =
+      nested ? "give \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
+               "{\"name\": ...}}"
+             : "give \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": ...}";
   ToolJson value;
   if (!json.empty()) try {
-      value = parse_ordered(json, label, {.depth = 4, .remedy = kRemedy});
+      value = parse_ordered(json, label, {.depth = 4, .remedy = remedy});
     } catch (const Error& e) {
       throw ConfigError(e.what());
     }
@@ -135,13 +167,14 @@ ToolChoice read_tool_choice(std::string_view json, std::span<const Tool> tools,
   } else if (value.is_object()) {
     require_function(value, path);
     choice.kind = ToolChoice::Kind::required;
-    choice.name = text_member(function_member(value, path), "name", path + ".function");
+    const std::string here = nested ? path + ".function" : path;
+    choice.name = text_member(nested ? function_member(value, path) : value, "name", here);
     if (std::none_of(tools.begin(), tools.end(),
                      [&](const Tool& tool) { return tool.name == choice.name; }))
-      wrong_tool(path + ".function.name",
+      wrong_tool(here + ".name",
                  fmt::format("is '{}', which is none of the tools", printable(choice.name, 64)));
   } else {
-    wrong_tool(path, fmt::format("is {}; {}", printable_value(value), kRemedy));
+    wrong_tool(path, fmt::format("is {}; {}", printable_value(value), remedy));
   }
   return choice;
 }

@@ -44,6 +44,34 @@ def conversation(client):
     assert message.usage.cache_read_input_tokens > 0, message
 
 
+def tools(client):
+    """The template of this model has no form for tools; the general one is described to it."""
+    known = [{"name": "weather", "description": "of a town", "input_schema": {
+        "type": "object", "properties": {"town": {"enum": ["Rome", "Oslo"]}}, "required": ["town"], "additionalProperties": False}}]
+    asked = dict(model="tiny", max_tokens=100, tools=known,
+                 tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    turns = [{"role": "user", "content": "How warm is it in Rome?"}]
+    message = client.messages.create(messages=turns, **asked)
+    assert message.stop_reason == "tool_use" and len(message.content) == 1, message
+    call = message.content[0]
+    assert call.type == "tool_use" and call.name == "weather" and call.input["town"] in ("Rome", "Oslo"), message
+    with client.messages.stream(messages=turns, **asked) as stream:
+        inputs = [event.partial_json for event in stream if event.type == "input_json"]
+        final = stream.get_final_message()
+    assert "".join(inputs) and final.content[0].input == call.input and final.stop_reason == "tool_use", final
+    asked["tool_choice"] = {"type": "auto"}
+    turns += [{"role": "assistant", "content": message.content}]
+
+    def read(result):
+        results = [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": result}]}]
+        answer = client.messages.create(messages=turns + results, **asked)
+        counted = client.messages.count_tokens(model="tiny", tools=known, messages=turns + results)
+        assert counted.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens, answer
+        assert answer.content[0].type == "text" and answer.stop_reason != "tool_use", answer
+        return counted.input_tokens
+    assert read("31 degrees and rain from noon on") > read("31") + 3
+
+
 def memories(client, url):
     asked(f"{url}/v1/memories", {"name": "book"})
     kept = client.messages.create(model="tiny", max_tokens=4, messages=TURN, extra_body={"memory": "book", "store": True})
@@ -58,7 +86,7 @@ def memories(client, url):
 def errors(client, url):
     for wrong, kind in (
         (lambda: client.messages.create(model="tiny", max_tokens=0, messages=TURN), anthropic.BadRequestError),
-        (lambda: client.messages.create(model="tiny", max_tokens=4, messages=TURN, tools=[{"name": "f", "input_schema": {}}]),
+        (lambda: client.messages.create(model="tiny", max_tokens=4, messages=TURN, tools=[{"name": "f g", "input_schema": {}}]),
          anthropic.BadRequestError),
         (lambda: client.messages.create(model="tiny", max_tokens=4, messages=TURN, extra_body={"memory": "none"}),
          anthropic.NotFoundError),
@@ -86,6 +114,7 @@ with serving(sys.argv[1], "--parallel", "2") as address:
         answer = answers(first)
         streams(first, answer)
         conversation(first)
+        tools(first)
         memories(first, address)
         errors(first, address)
     asyncio.run(asynchronous(address, answer))

@@ -8,6 +8,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "protocol/messages_form.hpp"
 #include "protocol/messages_request.hpp"
 #include "serving.hpp"
 #include "support/refusal.hpp"
@@ -60,8 +61,9 @@ struct MessagesServer {
   std::unique_ptr<Service> service;
   std::unique_ptr<Running> running;
 
-  explicit MessagesServer(SchedulerOptions limits = {}, ServerOptions options = {}) {
-    make_chat_model(dir / "model");
+  explicit MessagesServer(SchedulerOptions limits = {}, ServerOptions options = {},
+                          const char* chat_template = kTemplate) {
+    make_chat_model(dir / "model", chat_template);
     engine = engine_of(dir / "model");
     service = std::make_unique<Service>(*engine, limits);
     running = std::make_unique<Running>(*service, std::move(options));
@@ -137,8 +139,11 @@ TEST_CASE("messages: what is wrong with a request is named") {
            {"store", "\"yes\""},
            {"include", "[\"all\"]"},
            {"memory", "7"},
-           {"tools", R"([{"name": "f", "input_schema": {}}])"},
+           {"tools", R"([{"name": "f g", "input_schema": {}}])"},
+           {"tools", R"([{"name": "bash", "type": "bash_20250124"}])"},
            {"tool_choice", R"({"type": "any"})"},
+           {"tool_choice", R"({"type": "sometimes"})"},
+           {"tool_choice", "\"auto\""},
            {"thinking", R"({"type": "enabled", "budget_tokens": 1024})"},
            {"thinking", "true"},
            {"mcp_servers", "[{}]"},
@@ -158,7 +163,7 @@ TEST_CASE("messages: what is wrong with a request is named") {
   REQUIRE(with("messages", R"([{"role": "user", "content": 5}])") == "messages[0].content");
   REQUIRE(with("messages", R"([{"role": "user", "content": "a", "name": "b"}])") ==
           "messages[0].name");
-  for (const char* type : {"image", "document", "tool_use", "tool_result", "thinking"})
+  for (const char* type : {"image", "document", "tool_use", "thinking"})
     REQUIRE(
         with("messages",
              fmt::format(R"([{{"role": "user", "content": [{{"type": "{}"}}]}}])", type).c_str()) ==
@@ -276,6 +281,200 @@ TEST_CASE("messages: an answer without a text has an empty block") {
   REQUIRE(types.count("content_block_start") == 1);
   REQUIRE(types.count("content_block_stop") == 1);
   REQUIRE(types.count("content_block_delta") == 0);
+}
+
+TEST_CASE("messages: calls and their results become messages of a chat") {
+  const auto read = [](const char* messages) {
+    json body = message_body("a");
+    body["messages"] = json::parse(messages);
+    return parse_messages_request(body.dump(), {}).messages;
+  };
+  const std::vector<ChatMessage> all = read(R"([
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": [{"type": "text", "text": "Let me see."},
+      {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}, "cache_control": null},
+      {"type": "tool_use", "id": "t2", "name": "g", "input": {}}]},
+    {"role": "user", "content": [
+      {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "7"}]},
+      {"type": "tool_result", "tool_use_id": "t1", "content": "no", "is_error": true},
+      {"type": "text", "text": "And then?"}]}])");
+  REQUIRE(all.size() == 5);
+  REQUIRE(all[1].role == "assistant");
+  REQUIRE(all[1].content == "Let me see.");
+  REQUIRE(json::parse(all[1].fields)["tool_calls"] == json::parse(R"([
+    {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}},
+    {"id": "t2", "type": "function", "function": {"name": "g", "arguments": {}}}])"));
+  REQUIRE(all[2].role == "tool");
+  REQUIRE(all[2].content == "7");
+  REQUIRE(json::parse(all[2].fields) == json{{"tool_call_id", "t2"}, {"name", "g"}});
+  REQUIRE(all[3].content == "no");
+  REQUIRE(json::parse(all[3].fields) ==
+          json{{"tool_call_id", "t1"}, {"name", "f"}, {"is_error", true}});
+  REQUIRE(all[4].role == "user");
+  REQUIRE(all[4].content == "And then?");
+  // a turn may end with results alone
+  REQUIRE(read(R"([{"role": "user", "content": "a"},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}])")
+              .back()
+              .role == "tool");
+  const auto refused = [](const char* role, const char* block) {
+    json body = message_body("a");
+    body["messages"] = json::parse(fmt::format(
+        R"([{{"role": "{}", "content": [{}]}}, {{"role": "user", "content": "b"}}])", role, block));
+    return message_refusal(body);
+  };
+  const char* const at = "messages[0].content[0]";
+  REQUIRE(refused("user", R"({"type": "tool_use", "id": "t", "name": "f", "input": {}})") == at);
+  REQUIRE(refused("assistant", R"({"type": "tool_result", "tool_use_id": "t"})") == at);
+  const std::string place = at;
+  REQUIRE(refused("user", R"({"type": "tool_result", "tool_use_id": "t"})") ==
+          place + ".tool_use_id");
+  REQUIRE(refused("user", R"({"type": "tool_result"})") == place + ".tool_use_id");
+  REQUIRE(refused("assistant", R"({"type": "tool_use", "name": "f", "input": {}})") ==
+          place + ".id");
+  REQUIRE(refused("assistant", R"({"type": "tool_use", "id": "t", "input": {}})") ==
+          place + ".name");
+  REQUIRE(refused("assistant", R"({"type": "tool_use", "id": "t", "name": "f", "input": "x"})") ==
+          place + ".input");
+}
+
+TEST_CASE("messages: an answer calls tools, whole and as a stream, and goes on with the result") {
+  const MessagesServer server({}, {}, kToolTemplate);
+  const json tools = json::parse(R"([{"name": "weather", "description": "of a town", "input_schema":
+    {"type": "object", "properties": {"town": {"enum": ["Rome", "Oslo"]}, "days": {"type":
+    "integer", "minimum": 1, "maximum": 9}}, "required": ["town", "days"],
+    "additionalProperties": false}}])");
+  json body = message_body("What is the weather in Rome?",
+                           {{"max_tokens", 200}, {"seed", 3}, {"tools", tools}});
+  // what this small model says by itself is no call
+  const json plain = server.ask(body).second;
+  INFO(plain.dump());
+  REQUIRE(plain["content"].size() == 1);
+  REQUIRE(plain["content"][0]["type"] == "text");
+  REQUIRE(plain["stop_reason"] != "tool_use");
+  for (const char* choice :
+       {R"({"type": "any", "disable_parallel_tool_use": true})",
+        R"({"type": "tool", "name": "weather", "disable_parallel_tool_use": true})"}) {
+    json forced = body;
+    forced["tool_choice"] = json::parse(choice);
+    const json whole = server.ask(forced).second;
+    INFO(whole.dump());
+    REQUIRE(whole["stop_reason"] == "tool_use");
+    REQUIRE(whole["stop_sequence"].is_null());
+    REQUIRE(whole["content"].size() == 1);
+    const json& call = whole["content"][0];
+    REQUIRE(call["type"] == "tool_use");
+    REQUIRE(call["name"] == "weather");
+    REQUIRE(!call["id"].get<std::string>().empty());
+    REQUIRE((call["input"]["town"] == "Rome" || call["input"]["town"] == "Oslo"));
+    REQUIRE(call["input"]["days"] >= 1);
+
+    forced["stream"] = true;
+    const auto response =
+        server.running->client().Post(kMessages, forced.dump(), "application/json");
+    REQUIRE(response);
+    std::vector<std::string> order;
+    std::string input;
+    json block;
+    for (const json& event : named_events(response->body)) {
+      const std::string type = event["type"];
+      if (event.contains("index")) REQUIRE(event["index"] == 0);
+      if (type == "content_block_start") block = event["content_block"];
+      if (type == "content_block_delta") {
+        REQUIRE(event["delta"]["type"] == "input_json_delta");
+        input += event["delta"]["partial_json"].get<std::string>();
+      }
+      if (type == "message_delta") REQUIRE(event["delta"]["stop_reason"] == "tool_use");
+      if (type != "ping" && (order.empty() || order.back() != type)) order.push_back(type);
+    }
+    REQUIRE(order == std::vector<std::string>{"message_start", "content_block_start",
+                                              "content_block_delta", "content_block_stop",
+                                              "message_delta", "message_stop"});
+    REQUIRE(block["type"] == "tool_use");
+    REQUIRE(block["name"] == "weather");
+    REQUIRE(block["input"] == json::object());
+    REQUIRE(json::parse(input) == call["input"]);
+
+    // the result is read behind the call: each of its tokens counts
+    const auto counted = [&](const std::string& result) {
+      json next = body;
+      next["messages"].push_back({{"role", "assistant"}, {"content", whole["content"]}});
+      next["messages"].push_back(
+          {{"role", "user"},
+           {"content",
+            {{{"type", "tool_result"}, {"tool_use_id", call["id"]}, {"content", result}}}}});
+      next["max_tokens"] = 4;
+      const auto [status, answer] = server.ask(next);
+      INFO(answer.dump());
+      REQUIRE(status == 200);
+      next.erase("max_tokens");
+      const json count = server.ask(next, "/v1/messages/count_tokens").second;
+      const json& usage = answer["usage"];
+      REQUIRE(count["input_tokens"] ==
+              usage["input_tokens"].get<int>() + usage["cache_read_input_tokens"].get<int>());
+      return count["input_tokens"].get<int>();
+    };
+    REQUIRE(counted("sunny") + 3 <= counted("sunny and warm from now on, they say"));
+  }
+  json none = body;
+  none["tool_choice"] = {{"type", "none"}};
+  REQUIRE(server.ask(none, "/v1/messages/count_tokens").second["input_tokens"] <
+          server.ask(body, "/v1/messages/count_tokens").second["input_tokens"]);
+}
+
+TEST_CASE("messages: several calls and texts are blocks in their order") {
+  const TempDir dir;
+  make_chat_model(dir / "model", kToolTemplate);
+  const auto model = load_model(dir / "model");
+  ToolUse use{ToolCallFormat(model->chat_template()),
+              read_tools(R"([{"name": "f"}])", "tools", ToolForm::messages), "", false, true};
+  const char* const text =
+      "One. <tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": 2}}\n</tool_call>\n"
+      "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> Two.";
+  for (const bool parallel : {true, false}) {
+    use.parallel = parallel;
+    MessagesForm::Head head;
+    head.tools = std::make_shared<const ToolUse>(use);
+    Served served;
+    served.result.text = text;
+    MessagesForm whole(head), streamed(head);
+    const json message = json::parse(text_of(whole.whole({&served, 1})));
+    REQUIRE(message["stop_reason"] == "tool_use");
+    const json& content = message["content"];
+    REQUIRE(content.size() == (parallel ? 4 : 3));
+    REQUIRE(content[0] == json{{"type", "text"}, {"text", "One."}});
+    REQUIRE(content[1]["input"] == json{{"a", 2}, {"b", 1}});
+    REQUIRE(content.back() == json{{"type", "text"}, {"text", " Two."}});
+    std::string events;
+    for (const char* c = text; *c; ++c) events += streamed.part(0, Part{std::string(1, *c)});
+    events += streamed.end_of_choice(0, served);
+    json blocks = json::array();
+    std::vector<std::string> inputs;
+    for (const json& event : named_events(events)) {
+      if (event["type"] == "content_block_start") {
+        REQUIRE(event["index"] == blocks.size());
+        blocks.push_back(event["content_block"]);
+        inputs.emplace_back();
+      }
+      if (event["type"] == "content_block_stop") REQUIRE(event["index"] == blocks.size() - 1);
+      if (event["type"] != "content_block_delta") continue;
+      REQUIRE(event["index"] == blocks.size() - 1);
+      if (event["delta"]["type"] == "text_delta")
+        blocks.back()["text"].get_ref<std::string&>() += event["delta"]["text"].get<std::string>();
+      else
+        inputs.back() += event["delta"]["partial_json"].get<std::string>();
+    }
+    REQUIRE(blocks.size() == content.size());
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (content[i]["type"] == "text") {
+        REQUIRE(blocks[i] == content[i]);
+      } else {
+        REQUIRE(blocks[i]["name"] == content[i]["name"]);
+        REQUIRE(json::parse(inputs[i]) == content[i]["input"]);
+      }
+    }
+  }
 }
 
 TEST_CASE("messages: every error has Anthropic's form, whoever finds it") {

@@ -218,14 +218,7 @@ TEST_CASE("serve: answers that would take more memory than there is wait, or are
 
 TEST_CASE("serve: an answer calls tools, by itself or because it must") {
   const TempDir dir;
-  // Hermes' form, which many templates have
-  make_chat_model(
-      dir / "model",
-      "{% if tools %}You may call <tools>{% for t in tools %}{{ t | tojson }}{% endfor %}"
-      "</tools> as <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>\n{% endif %}"
-      "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-      "{% for c in m.tool_calls %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
-      "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}");
+  make_chat_model(dir / "model", kToolTemplate);
   const auto engine = engine_of(dir / "model");
   Service service(*engine);
   const Running running(service);
@@ -311,6 +304,43 @@ TEST_CASE("serve: an answer calls tools, by itself or because it must") {
   json none = body;
   none["tool_choice"] = "none";
   REQUIRE(!ask(none)["message"].contains("tool_calls"));
+
+  // of its own will, two calls; where one may be made, nothing is written behind it
+  json two = body;
+  two["grammar"] =
+      R"(call ::= "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>" root ::= "So. " call "\n" call " And on.")";
+  const auto tokens_of = [&](json asked, std::size_t calls, const char* content) {
+    const auto [status, answer] = post(running, "/v1/chat/completions", asked.dump());
+    INFO(answer.dump());
+    REQUIRE(status == 200);
+    const json& choice = answer["choices"].back();
+    REQUIRE(choice["finish_reason"] == "tool_calls");
+    REQUIRE(choice["message"]["tool_calls"].size() == calls);
+    REQUIRE(choice["message"]["content"] == content);
+    return answer["usage"]["completion_tokens"].get<int>();
+  };
+  const int both = tokens_of(two, 2, "So. And on.");
+  two["parallel_tool_calls"] = false;
+  const int one = tokens_of(two, 1, "So.");
+  REQUIRE(one < both * 2 / 3);
+  two["n"] = 2;  // each ends by itself
+  REQUIRE(tokens_of(two, 1, "So.") == 2 * one);
+  // and the log-probabilities of a stream are those of the whole
+  two["n"] = 1;
+  two["logprobs"] = true;
+  const json whole = ask(two)["logprobs"]["content"];
+  REQUIRE(whole.size() == static_cast<std::size_t>(one));
+  two["stream"] = true;
+  const auto streamed =
+      running.client().Post("/v1/chat/completions", two.dump(), "application/json");
+  json parts = json::array();
+  for (std::size_t at = 0; (at = streamed->body.find("data: {", at)) != std::string::npos; ++at) {
+    const std::string line = streamed->body.substr(at + 6, streamed->body.find('\n', at) - at - 6);
+    const json known = json::parse(line)["choices"][0]["logprobs"];
+    if (known.is_object())
+      parts.insert(parts.end(), known["content"].begin(), known["content"].end());
+  }
+  REQUIRE(parts == whole);
   const auto refused = [&](const char* field, const json& value) {
     json bad = body;
     bad[field] = value;

@@ -591,10 +591,18 @@ TEST_CASE("responses: what is wrong is named, and a server without memories says
   REQUIRE(with("max_output_tokens", 0) == "max_output_tokens");
   REQUIRE(with("temperature", 200) == "temperature");
   REQUIRE(with("tools", {{{"type", "function"}}}) == "tools");
+  REQUIRE(with("tools", {{{"type", "web_search"}}}) == "tools");
+  REQUIRE(with("tools", {{{"type", "function"}, {"name", "f"}}}) == "taken");
+  REQUIRE(with("tool_choice", "required") == "tool_choice");
+  REQUIRE(with("tool_choice", {{"type", "function"}, {"name", "f"}}) == "tool_choice");
+  REQUIRE(with("parallel_tool_calls", 5) == "parallel_tool_calls");
+  REQUIRE(with("top_logprobs", 21) == "top_logprobs");
+  REQUIRE(with("top_logprobs", 2) == "top_logprobs");  // which are not asked for
+  REQUIRE(with("include", {"message.output_text.logprobs"}) == "taken");
   REQUIRE(with("text", {{"format", {{"type", "json_schema"}}}}) == "text.format");
   REQUIRE(with("text", {{"format", {{"type", "xml"}}}}) == "text.format");
   REQUIRE(with("text", {{"verbosity", "high"}}) == "text.verbosity");
-  REQUIRE(with("include", {"message.output_text.logprobs"}) == "include");
+  REQUIRE(with("include", {"message.output_text.thoughts"}) == "include");
   REQUIRE(with("background", true) == "background");
   REQUIRE(with("conversation", 5) == "conversation");
   REQUIRE(with("truncation", "sometimes") == "truncation");
@@ -618,7 +626,7 @@ TEST_CASE("responses: what is wrong is named, and a server without memories says
   REQUIRE(item(5) == "input[0]");
 
   // items of calls are what a template reads of them
-  const std::vector<ChatMessage> messages =
+  std::vector<ChatMessage> messages =
       messages_of_items(items_of(json::parse(R"([{"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{\"x\": 1}"},
@@ -631,7 +639,14 @@ TEST_CASE("responses: what is wrong is named, and a server without memories says
   REQUIRE(json::parse(messages[2].fields)["tool_calls"][0]["function"]["arguments"]["x"] == 1);
   REQUIRE(json::parse(messages[2].fields)["tool_calls"][1]["function"]["arguments"] == "x");
   REQUIRE(messages[3].role == "tool");
+  name_results(messages, {});
   REQUIRE(json::parse(messages[3].fields) == json{{"tool_call_id", "c2"}, {"name", "g"}});
+  // those of earlier turns have names too, and what nobody called put out nothing
+  std::vector<ChatMessage> later{messages[3]};
+  later[0].fields = R"({"tool_call_id":"c1"})";
+  name_results(later, messages);
+  REQUIRE(json::parse(later[0].fields)["name"] == "f");
+  REQUIRE_THROWS_AS(name_results(later, {}), RequestError);
 
   const auto engine = engine_of(dir / "model");
   Service service(*engine);
@@ -655,6 +670,270 @@ TEST_CASE("responses: what is wrong is named, and a server without memories says
   REQUIRE(ask({{"input", {{{"role", "assistant"}, {"content", "a"}}}}}).first == 400);
   REQUIRE(running.client().Get("/v1/responses/resp_00")->status == 404);
   REQUIRE(post(running, "/v1/conversations", "{}").first == 404);
+}
+
+namespace {
+
+const json kResponseTools = json::parse(R"([{"type": "function", "name": "weather", "description":
+  "of a town", "parameters": {"type": "object", "properties": {"town": {"enum": ["Rome", "Oslo"]},
+  "days": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["town", "days"],
+  "additionalProperties": false}}])");
+
+json forced_call() {
+  return {{"input", "What is the weather in Rome?"},
+          {"max_output_tokens", 200},
+          {"tools", kResponseTools},
+          {"tool_choice", "required"},
+          {"parallel_tool_calls", false}};
+}
+
+json result_of(const json& response, const std::string& output) {
+  return json::array({{{"type", "function_call_output"},
+                       {"call_id", response["output"].back()["call_id"]},
+                       {"output", output}}});
+}
+
+void check_call(const json& item) {
+  INFO(item.dump());
+  REQUIRE(item["type"] == "function_call");
+  REQUIRE(item["status"] == "completed");
+  REQUIRE(item["id"].get<std::string>().starts_with("fc_"));
+  REQUIRE(item["name"] == "weather");
+  const json arguments = json::parse(item["arguments"].get<std::string>());
+  REQUIRE((arguments["town"] == "Rome" || arguments["town"] == "Oslo"));
+  REQUIRE(arguments["days"] >= 1);
+}
+
+}  // namespace
+
+TEST_CASE("responses: an answer calls a tool, and its result goes on over restarts") {
+  const TempDir dir;
+  make_chat_model(dir / "model", kToolTemplate);
+  House house(dir / "model", dir / "memories");
+  // what this small model says by itself is no call
+  json body = forced_call();
+  body.erase("tool_choice");
+  body["max_output_tokens"] = 6;
+  const json plain = house.respond(body);
+  REQUIRE(plain["output"].size() == 1);
+  REQUIRE(plain["output"][0]["type"] == "message");
+  REQUIRE(plain["tools"] == kResponseTools);
+  REQUIRE(plain["tool_choice"] == "auto");
+
+  const json first = house.respond(forced_call());
+  REQUIRE(first["status"] == "completed");
+  REQUIRE(first["output"].size() == 1);
+  check_call(first["output"][0]);
+  REQUIRE(first["tool_choice"] == "required");
+  REQUIRE(first["parallel_tool_calls"] == false);
+  REQUIRE(house.get("/v1/responses/" + first["id"].get<std::string>()) == first);
+  for (const json& choice : {json("required"), json{{"type", "function"}, {"name", "weather"}}}) {
+    json named = forced_call();
+    named["tool_choice"] = choice;
+    check_call(house.respond(named)["output"][0]);
+  }
+
+  // a stream has the same call
+  json streamed = forced_call();
+  streamed["seed"] = 1;
+  const json whole = house.respond(streamed);
+  std::vector<std::string> names;
+  std::string arguments;
+  const std::vector<Event> events = stream(house, streamed);
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    REQUIRE(events[i].data["sequence_number"] == i);
+    if (events[i].name == "response.function_call_arguments.delta")
+      arguments += events[i].data["delta"].get<std::string>();
+    if (names.empty() || names.back() != events[i].name) names.push_back(events[i].name);
+  }
+  REQUIRE(names == std::vector<std::string>{"response.created", "response.in_progress",
+                                            "response.output_item.added",
+                                            "response.function_call_arguments.delta",
+                                            "response.function_call_arguments.done",
+                                            "response.output_item.done", "response.completed"});
+  const json last = events.back().data["response"];
+  check_call(last["output"][0]);
+  REQUIRE(last["output"][0]["arguments"] == whole["output"][0]["arguments"]);
+  REQUIRE(arguments == whole["output"][0]["arguments"]);
+  const auto data_of = [&](const char* name) {
+    return std::find_if(events.begin(), events.end(),
+                        [&](const Event& e) { return e.name == name; })
+        ->data;
+  };
+  REQUIRE(data_of("response.output_item.added")["item"]["status"] == "in_progress");
+  REQUIRE(data_of("response.output_item.added")["item"]["arguments"] == "");
+  REQUIRE(data_of("response.output_item.done")["item"] == last["output"][0]);
+  REQUIRE(data_of("response.function_call_arguments.done")["arguments"] == arguments);
+  REQUIRE(data_of("response.function_call_arguments.done")["item_id"] == last["output"][0]["id"]);
+  REQUIRE(house.get("/v1/responses/" + last["id"].get<std::string>()) == last);
+
+  // the result is read behind the call, alone: tools that were told are not told again
+  house.restart();
+  const auto behind = [&](const json& response, const std::string& output, bool tools) {
+    json next{{"previous_response_id", response["id"]}, {"input", result_of(response, output)}};
+    if (tools) next["tools"] = kResponseTools;
+    return house.respond(next);
+  };
+  const json second = behind(first, "sunny", true);
+  REQUIRE(second["output"][0]["type"] == "message");
+  REQUIRE(!text_of_response(second).empty());
+  REQUIRE(second["usage"]["input_tokens"].get<int>() < 40);
+  REQUIRE(text_of_response(behind(first, "sunny", false)) == text_of_response(second));
+  const json more = behind(first, "sunny and warm from now on, they say", true);
+  REQUIRE(more["usage"]["input_tokens"].get<int>() >
+          second["usage"]["input_tokens"].get<int>() + 3);
+  const json items = house.get("/v1/responses/" + second["id"].get<std::string>() + "/input_items");
+  REQUIRE(items["data"][0]["type"] == "function_call_output");
+  REQUIRE(items["data"][0]["output"] == "sunny");
+  // and so on, over another restart
+  house.restart();
+  json again = after(second, "And in Oslo?");
+  again["tool_choice"] = "required";
+  again["tools"] = kResponseTools;
+  again["max_output_tokens"] = 200;
+  const json third = house.respond(again);
+  check_call(third["output"][0]);
+  REQUIRE(third["usage"]["input_tokens"].get<int>() < 60);
+  REQUIRE(!text_of_response(behind(third, "snow", false)).empty());
+  // other tools are told behind what was read
+  again["tools"][0]["description"] = "of a village";
+  const json other = house.respond(again);
+  check_call(other["output"][0]);
+  REQUIRE(other["usage"]["input_tokens"].get<int>() > 100);
+  // what nobody called put out nothing
+  json wrong{{"previous_response_id", second["id"]}, {"input", result_of(first, "sunny")}};
+  REQUIRE(house.ask("POST", "/v1/responses", wrong).first == 200);  // of an earlier turn
+  wrong["input"][0]["call_id"] = "call_0";
+  const auto [status, error] = house.ask("POST", "/v1/responses", wrong);
+  REQUIRE(status == 400);
+  REQUIRE(error["error"]["param"] == "input");
+  REQUIRE(error["error"]["message"].get<std::string>().find("call_0") != std::string::npos);
+}
+
+TEST_CASE("responses: a conversation keeps calls and results") {
+  const TempDir dir;
+  make_chat_model(dir / "model", kToolTemplate);
+  House house(dir / "model", dir / "memories");
+  const std::string id = house.post("/v1/conversations", json::object())["id"];
+  json body = forced_call();
+  body["conversation"] = id;
+  const json first = house.respond(body);
+  check_call(first["output"][0]);
+  house.restart();
+  const json second =
+      house.respond({{"conversation", id}, {"input", result_of(first, "sunny")}, {"store", false}});
+  REQUIRE(second["usage"]["input_tokens"].get<int>() < 40);
+  body["input"] = "And in Oslo?";
+  house.restart();
+  const json third = house.respond(body);
+  check_call(third["output"][0]);
+  REQUIRE(third["usage"]["input_tokens"].get<int>() < 60);  // the tools are known still
+  const json items = house.get("/v1/conversations/" + id + "/items?order=asc");
+  std::vector<std::string> types;
+  for (const json& item : items["data"]) types.push_back(item["type"]);
+  REQUIRE(types == std::vector<std::string>{"message", "function_call", "function_call_output",
+                                            "message", "message", "function_call"});
+  REQUIRE(items["data"][1] == first["output"][0]);
+  // a server that keeps nothing takes calls and results as they are sent
+  const auto engine = engine_of(dir / "model");
+  Service service(*engine);
+  const Running running(service);
+  const auto ask = [&](const json& asked) {
+    const auto [status, answer] = post(running, "/v1/responses", asked.dump());
+    INFO(answer.dump());
+    REQUIRE(status == 200);
+    return answer;
+  };
+  const json alone = ask(forced_call());
+  check_call(alone["output"][0]);
+  json input = json::array({say("user", "What is the weather in Rome?"), alone["output"][0]});
+  input.push_back(result_of(alone, "sunny")[0]);
+  REQUIRE(!text_of_response(ask({{"input", input}, {"tools", kResponseTools}})).empty());
+}
+
+TEST_CASE("responses: of two calls that the model would make, one where only one may be") {
+  const TempDir dir;
+  make_chat_model(dir / "model", kToolTemplate);
+  House house(dir / "model", dir / "memories");
+  const json call{{"name", "weather"}, {"arguments", {{"town", "Rome"}}}};
+  json body = forced_call();
+  body["tool_choice"] = "auto";
+  body["text"] = {
+      {"format", {{"type", "json_schema"}, {"schema", {{"const", json::array({call, call})}}}}}};
+  const json one = house.respond(body);
+  body["parallel_tool_calls"] = true;
+  const json both = house.respond(body);
+  REQUIRE(one["output"].size() == 1);
+  REQUIRE(both["output"].size() == 2);
+  REQUIRE(both["output"][0]["call_id"] != both["output"][1]["call_id"]);
+  REQUIRE(one["usage"]["output_tokens"].get<int>() <
+          both["usage"]["output_tokens"].get<int>() * 2 / 3);
+  // each has its result
+  json input = json::array();
+  for (const json& item : both["output"])
+    input.push_back(
+        {{"type", "function_call_output"}, {"call_id", item["call_id"]}, {"output", "sunny"}});
+  REQUIRE(!text_of_response(house.respond({{"previous_response_id", both["id"]}, {"input", input}}))
+               .empty());
+}
+
+TEST_CASE("responses: log-probabilities of the text, whole and as a stream") {
+  const TempDir dir;
+  make_chat_model(dir / "model", kToolTemplate);
+  House house(dir / "model", dir / "memories");
+  json body{{"input", "The king said"},
+            {"include", {"message.output_text.logprobs"}},
+            {"top_logprobs", 2}};
+  const json response = house.respond(body);
+  const json& part = response["output"][0]["content"][0];
+  REQUIRE(response["top_logprobs"] == 2);
+  REQUIRE(part["logprobs"].size() == 6);
+  std::string text;
+  for (const json& token : part["logprobs"]) {
+    text += token["token"].get<std::string>();
+    REQUIRE(token["logprob"] <= 0);
+    REQUIRE(token["bytes"].is_array());
+    REQUIRE(token["top_logprobs"].size() == 2);
+    REQUIRE(token["top_logprobs"][0]["logprob"] >= token["top_logprobs"][1]["logprob"]);
+  }
+  REQUIRE(text == part["text"]);
+  // they are the chat's
+  const auto [status, chat] = house.ask("POST", "/v1/chat/completions",
+                                        {{"messages", {say("user", "The king said")}},
+                                         {"max_tokens", 6},
+                                         {"logprobs", true},
+                                         {"top_logprobs", 2}});
+  REQUIRE(status == 200);
+  const json& same = chat["choices"][0]["logprobs"]["content"];
+  for (std::size_t i = 0; i < same.size(); ++i) {
+    REQUIRE(same[i]["token"] == part["logprobs"][i]["token"]);
+    REQUIRE(std::abs(same[i]["logprob"].get<double>() -
+                     part["logprobs"][i]["logprob"].get<double>()) < 1e-4);
+  }
+  for (const bool tools : {false, true}) {
+    if (tools) body["tools"] = kResponseTools;
+    const json whole = house.respond(body)["output"][0]["content"][0];
+    REQUIRE(whole["logprobs"].size() == 6);
+    json streamed = json::array();
+    for (const Event& event : stream(house, [&] {
+           json limited = body;
+           limited["max_output_tokens"] = 6;
+           return limited;
+         }())) {
+      if (event.name == "response.output_text.delta")
+        streamed.insert(streamed.end(), event.data["logprobs"].begin(),
+                        event.data["logprobs"].end());
+      if (event.name == "response.output_text.done")
+        REQUIRE(event.data["logprobs"] == whole["logprobs"]);
+    }
+    REQUIRE(streamed == whole["logprobs"]);
+  }
+  // of a call there are none, and of an answer that is not asked for them
+  json forced = forced_call();
+  forced["include"] = body["include"];
+  check_call(house.respond(forced)["output"][0]);
+  const json quiet = house.respond({{"input", "The king said"}});
+  REQUIRE(quiet["output"][0]["content"][0]["logprobs"].empty());
 }
 
 TEST_CASE("responses: what was told once is not read again, and other instructions are") {
@@ -686,6 +965,69 @@ TEST_CASE("responses: what was told once is not read again, and other instructio
   const auto [status, error] = deaf.ask("POST", "/v1/responses", body);
   REQUIRE(status == 400);
   REQUIRE(error["error"]["param"] == "instructions");
+}
+
+TEST_CASE("conversation: calls and their results are read as they follow any answer") {
+  const TempDir dir;
+  make_chat_model(dir / "model",
+                  "{{ bos_token }}{% if tools %}[tools{% for t in tools %} {{ t.function.name }}"
+                  "{% endfor %}]{% endif %}{% for m in messages %}<{{ m.role }}{% if m.name %} "
+                  "{{ m.name }}{% endif %}>{{ m.content }}{% for c in m.tool_calls %}<tool_call>"
+                  "{{ c.function | tojson }}</tool_call>{% endfor %}</end>{% endfor %}"
+                  "{% if add_generation_prompt %}<assistant>{% endif %}");
+  const auto model = load_model(dir / "model");
+  const Tokenizer& tokenizer = model->tokenizer();
+  const auto read = [&](const ChatPrompt& prompt) {
+    std::vector<std::int64_t> all = prompt.text;
+    all.insert(all.end(), prompt.question.begin(), prompt.question.end());
+    return tokenizer.decode(all);
+  };
+  const auto tools_of = [](const char* name) {
+    return read_tools(std::string(R"([{"type": "function", "name": ")") + name + "\"}]", "tools",
+                      ToolForm::responses);
+  };
+  const auto called = [](const char* text) {
+    return ChatMessage{"assistant", text,
+                       R"({"tool_calls": [{"id": "c1", "function": {"name": "f",
+                           "arguments": {"x": 1}}}]})"};
+  };
+  const ChatMessage result{"tool", "It is 7.", R"({"tool_call_id": "c1", "name": "f"})"};
+  const ConversationOptions options{.changed = ChangedTurns::keep,
+                                    .calls = ToolCallFormat(model->chat_template())};
+  Conversation talk(model->chat_template(), tokenizer, options);
+  TurnCalls calls{tools_of("f"), [](const std::string& prompt) {
+                    REQUIRE(prompt.ends_with("<assistant>"));
+                    return std::string("<tool_call>");
+                  }};
+  REQUIRE(read(talk.ask({{"user", "Who?"}}, calls)) ==
+          "[tools f]<user>Who?</end><assistant><tool_call>");
+  talk.answered(called(""));
+  // the result alone, whatever the call's words were
+  REQUIRE(read(talk.ask({result})) == "</end><tool f>It is 7.</end><assistant>");
+  calls.opening = nullptr;
+  REQUIRE(read(talk.ask({result}, calls)) == "</end><tool f>It is 7.</end><assistant>");
+  talk.answered("It is seven.");
+  REQUIRE(read(talk.ask({{"user", "Why?"}}, calls)) == "</end><user>Why?</end><assistant>");
+  // others are told as a new conversation tells of them, behind results
+  calls.tools = tools_of("g");
+  REQUIRE(read(talk.ask({{"user", "Why?"}}, calls)) ==
+          "</end>[tools g]<user>Why?</end><assistant>");
+  talk.answered(called("Let me see."));
+  REQUIRE(read(talk.ask({result, {"user", "And?"}}, calls)) ==
+          "</end><tool f>It is 7.</end><user>And?</end><assistant>");
+  calls.tools = tools_of("h");
+  REQUIRE(read(talk.ask({result, {"user", "And?"}}, calls)) ==
+          "</end><tool f>It is 7.</end>[tools h]<user>And?</end><assistant>");
+  REQUIRE(read(talk.ask({result}, calls)) ==
+          "</end><tool f>It is 7.</end>[tools h]<system></end><assistant>");
+  // from the messages alone it goes on in the same way, with the tools that it knew
+  ConversationOptions known = options;
+  known.tools = tools_of("g");
+  Conversation again(model->chat_template(), tokenizer, known, talk.messages());
+  calls.tools = tools_of("g");
+  REQUIRE(read(again.ask({result}, calls)) == "</end><tool f>It is 7.</end><assistant>");
+  REQUIRE_THROWS_AS(Conversation(model->chat_template(), tokenizer).ask({{"user", "Who?"}}, calls),
+                    ConfigError);
 }
 
 TEST_CASE("conversation: a format that changes earlier turns") {

@@ -8,6 +8,8 @@
 #include "episodic/base/error.hpp"
 #include "http/access.hpp"
 #include "http/http_head.hpp"
+#include "protocol/messages_request.hpp"
+#include "protocol/responses_request.hpp"
 #include "serving.hpp"
 #include "support/refusal.hpp"
 
@@ -444,4 +446,46 @@ TEST_CASE("serve: the engine never waits for a client, and a slow one is given u
   std::this_thread::sleep_for(milliseconds(5));
   REQUIRE(!late.wanted());
   REQUIRE(late.given_up() == GivenUp::overdue);
+}
+
+TEST_CASE("serve: tools and schemas keep the order of keys that they were sent in") {
+  const std::string schema =
+      R"({"type": "object", "properties": {"why": {"type": "string"}, "answer": {"const": "}\"{"}}})";
+  const auto in_order = [](const std::string& text) {
+    INFO(text);
+    REQUIRE(text.find("\"why\"") != std::string::npos);
+    REQUIRE(text.find("\"why\"") < text.find("\"answer\""));
+    return true;
+  };
+  const std::string messages =
+      R"("max_tokens": 5, "messages": [{"role": "user", "content": "]} \\\"a"}])";
+  const std::string function = R"("name": "f", "description": "d", )";
+  const auto chat = [&](const std::string& more) {
+    return parse_request(RequestKind::chat, "{" + messages + ", " + more + ", \"n\": 1}", {});
+  };
+  const std::vector<Tool> tools = chat(R"("tools" : [{"type": "function", "function": {)" +
+                                       function + "\"parameters\": " + schema + "}}]")
+                                      .tools;
+  REQUIRE(in_order(tools[0].parameters));
+  REQUIRE(tools[0].definition.starts_with(R"({"name": "f", "description": "d", "parameters": {)"));
+  // a key that is written with an escape is found all the same
+  REQUIRE(chat(R"("to\u006fls": [{"type": "function", "function": {"name": "f"}}])").tools.size() ==
+          1);
+  for (const std::string& format :
+       {R"("response_format": {"json_schema": {"name": "x", "schema": )" + schema +
+            R"(}, "type": "json_schema"})",
+        R"("response_format": {"type": "json_object", "schema": )" + schema + "}",
+        "\"json_schema\": " + schema})
+    REQUIRE(in_order(chat(format).format->text));
+  const Request anthropic = parse_messages_request(
+      "{" + messages + R"(, "tools": [{)" + function + "\"input_schema\": " + schema + "}]}", {});
+  REQUIRE(anthropic.tools[0].definition == tools[0].definition);
+  const ResponsesRequest responses = parse_responses_request(
+      R"({"input": "a", "text": {"format": {"type": "json_schema", "schema": )" + schema +
+          R"(}}, "tools": [{"type": "function", )" + function + "\"parameters\": " + schema + "}]}",
+      {});
+  REQUIRE(responses.tools[0].definition == tools[0].definition);
+  REQUIRE(in_order(responses.format->text));
+  REQUIRE(in_order(responses.said["tools"].dump()));
+  REQUIRE(in_order(responses.said["text"].dump()));
 }

@@ -37,6 +37,14 @@ constexpr const char* kTemplate =
     "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant:{% endif %}";
 
+/// The same in Hermes' form of calls, which many templates have.
+constexpr const char* kToolTemplate =
+    "{% if tools %}You may call <tools>{% for t in tools %}{{ t | tojson }}{% endfor %}"
+    "</tools> as <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>\n{% endif %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% for c in m.tool_calls %}<tool_call>\n{{ c.function | tojson }}\n</tool_call>"
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
 inline fs::path shipped() { return fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6"; }
 
 /// The shipped model with a chat format.

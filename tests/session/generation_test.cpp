@@ -178,6 +178,39 @@ TEST_CASE("generation: ends by a stop token, a stop string, a callback, each wit
   }
 }
 
+TEST_CASE("generation: ends behind a text that its caller knows, whole") {
+  const std::vector<std::int64_t> prompt = prompt_of(3), all = expected(prompt, 8);
+  for (const bool feed_last : {false, true}) {
+    GenerateOptions options = options_of(8);
+    options.feed_last = feed_last;
+    std::string asked, told;
+    options.on_token = [&](std::int64_t, std::string_view text) {
+      told += text;
+      return true;
+    };
+    options.ends = [&](std::string_view text) {
+      asked += text;
+      return asked.size() == 3;
+    };
+    Generation generation(prompt, options, {kVocab, {}}, &kLetters);
+    Counting model;
+    run(generation, model);
+    CHECK(generation.result().finish == FinishReason::stop_token);
+    CHECK(generation.result().ids == std::vector<std::int64_t>(all.begin(), all.begin() + 3));
+    CHECK(generation.result().text == asked);
+    CHECK(told == asked);
+    CHECK(generation.result().fed == (feed_last ? 3 : 2));
+  }
+  // a stop string that is complete at the same token is what ended it
+  GenerateOptions options = options_of(8);
+  options.stop = {kLetters.decode({all[0]}, false)};
+  options.ends = [](std::string_view) { return true; };
+  Generation generation(prompt, options, {kVocab, {}}, &kLetters);
+  Counting model;
+  run(generation, model);
+  CHECK(generation.result().finish == FinishReason::stop_string);
+}
+
 TEST_CASE("generation: many at once, a step of each in turn, are what each is alone") {
   std::vector<GenerateOptions> options(6);
   std::vector<Generation> together, alone;

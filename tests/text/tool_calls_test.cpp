@@ -111,6 +111,70 @@ TEST_CASE("tool calls: text that can begin no call is given at once") {
   CHECK(told(parser.finish()).empty());
 }
 
+/// How much of an answer there is when its first call is over.
+std::string up_to_first_call(const char* form, const std::string& text) {
+  ToolCallParser parser(format_named(form), answer_tools(), fixed_ids());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    parser.push(text.substr(i, 1));
+    if (parser.first_call_over()) return text.substr(0, i + 1);
+  }
+  return "never";
+}
+
+TEST_CASE("tool calls: where the first call is over, each form's last mark included") {
+  const std::string hermes = "Wait.\n<tool_call>\n{\"name\": \"now\"}\n</tool_call>";
+  CHECK(up_to_first_call("hermes", hermes + "\n<tool_call>\n{\"name\": \"now\"}") == hermes);
+  CHECK(up_to_first_call("general", hermes + "\nAnd so") == hermes);
+  // a call without its mark: what follows ends it
+  CHECK(up_to_first_call("hermes", "{\"name\": \"now\"}\n\nAnd so") == "{\"name\": \"now\"}\n\nA");
+  CHECK(up_to_first_call("hermes", "<tool_call>[{\"name\": \"now\"}, {\"name\": \"now\"}]") ==
+        "<tool_call>[{\"name\": \"now\"},");
+  CHECK(up_to_first_call("llama", "{\"name\": \"now\", \"parameters\": {}}; {\"name\"") ==
+        "{\"name\": \"now\", \"parameters\": {}}");
+  CHECK(up_to_first_call("mistral", "[TOOL_CALLS][{\"name\": \"now\"}]X") ==
+        "[TOOL_CALLS][{\"name\": \"now\"}]");
+  CHECK(up_to_first_call("mistral", "[TOOL_CALLS][{\"name\": \"now\"}, {") ==
+        "[TOOL_CALLS][{\"name\": \"now\"},");
+  CHECK(up_to_first_call("mistral_named", "[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]") ==
+        "[TOOL_CALLS]now[ARGS]{}");
+  CHECK(up_to_first_call("functionary", "<function=now>{}</function><function=now>") ==
+        "<function=now>{}</function>");
+  CHECK(up_to_first_call("phi4", "<|tool_call|>[{\"name\": \"now\"}]<|/tool_call|>X") ==
+        "<|tool_call|>[{\"name\": \"now\"}]<|/tool_call|>");
+  // what is none, and what is not over
+  CHECK(up_to_first_call("hermes", "<tool_call>{\"name\": \"nobody\"}</tool_call> text") ==
+        "never");
+  CHECK(up_to_first_call("hermes", "<tool_call>{\"name\": \"now\"}\n</tool_c") == "never");
+  CHECK(up_to_first_call("hermes", "<think>{\"name\": \"now\"} x") == "never");
+}
+
+TEST_CASE("tool calls: an answer that ends at its first call has that call, in every form") {
+  std::size_t longer = 0;
+  for (const Answer& answer : answers()) {
+    const std::string cut = up_to_first_call(answer.form, answer.text);
+    INFO(answer.form << ": " << answer.text);
+    const std::vector<ToolCallEvent> all = whole(format_named(answer.form), answer.text);
+    const auto first = std::find_if(all.begin(), all.end(),
+                                    [](const ToolCallEvent& e) { return e.kind == Kind::ended; });
+    if (first == all.end()) {
+      CHECK(cut == "never");
+      continue;
+    }
+    if (cut == "never") continue;  // it is whole, but for a mark that never came
+    longer += cut.size() < std::string(answer.text).size();
+    const std::vector<ToolCallEvent> some = whole(format_named(answer.form), cut);
+    const auto same = [](const ToolCallEvent& a, const ToolCallEvent& b) {
+      return a.kind == b.kind && a.name == b.name && a.text == b.text;
+    };
+    const auto upto = static_cast<std::size_t>(first - all.begin()) + 1;
+    REQUIRE(some.size() >= upto);
+    CHECK(std::equal(all.begin(), first + 1, some.begin(), same));
+    CHECK(std::none_of(some.begin() + static_cast<std::ptrdiff_t>(upto), some.end(),
+                       [](const ToolCallEvent& e) { return e.kind == Kind::ended; }));
+  }
+  CHECK(longer > 5);
+}
+
 TEST_CASE("tool calls: arguments come early where that is asked for") {
   ToolCallOptions options = fixed_ids();
   options.early_arguments = true;

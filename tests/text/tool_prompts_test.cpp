@@ -279,6 +279,58 @@ TEST_CASE("tools of a request are checked, and what is wrong is named with its p
       R"({"description": "d", "name": "f", "parameters": {"properties": {"z": {}, "a": {}}, "type": "object"}})");
 }
 
+TEST_CASE("tools in the forms of other protocols are the same tools") {
+  const auto nested =
+      read_tools(R"([{"type": "function", "function": {"name": "f", "description": "d",
+      "parameters": {"properties": {"z": {}}}, "strict": true}}])");
+  const auto flat = read_tools(R"([{"type": "function", "name": "f", "description": "d",
+      "parameters": {"properties": {"z": {}}}, "strict": true}])",
+                               "tools", ToolForm::responses);
+  const auto anthropic = read_tools(R"([{"name": "f", "description": "d", "strict": true,
+      "input_schema": {"properties": {"z": {}}}, "cache_control": {"type": "ephemeral"}}])",
+                                    "tools", ToolForm::messages);
+  for (const auto& tools : {flat, anthropic}) {
+    REQUIRE(tools.size() == 1);
+    CHECK(tools[0].name == "f");
+    CHECK(tools[0].strict);
+    CHECK(tools[0].parameters == nested[0].parameters);
+    CHECK(tools[0].definition == nested[0].definition);
+  }
+  const auto said = [](const char* json, ToolForm form) -> std::string {
+    try {
+      read_tools(json, "tools", form);
+      return "nothing";
+    } catch (const ConfigError& e) {
+      return e.what();
+    }
+  };
+  using F = ToolForm;
+  CHECK(said(R"([{"type": "function"}])", F::responses).find("tools[0].name must be 1 to 64") == 0);
+  CHECK(said(R"([{"type": "web_search"}])", F::responses).find("tools[0].type must be") == 0);
+  CHECK(said(R"([{"name": "f"}])", F::responses).find("tools[0].type must be") == 0);
+  CHECK(said(R"([{"type": "function", "name": "f", "parameters": 5}])", F::responses) ==
+        "tools[0].parameters must be a JSON schema, an object");
+  CHECK(said(R"([{"type": "function", "name": "f"}, {"type": "function", "name": "f"}])",
+             F::responses)
+            .find("tools[1].name is 'f'") == 0);
+  CHECK(said(R"([{"name": "f", "type": "custom"}])", F::messages) == "nothing");
+  CHECK(said(R"([{"name": "bash", "type": "bash_20250124"}])", F::messages)
+            .find("tools[0].type must be \"custom\"") == 0);
+  CHECK(said(R"([{"name": "f", "input_schema": {"type": "string"}}])", F::messages)
+            .find("tools[0].input_schema.type must be") == 0);
+  CHECK(said("[5]", F::messages) == "tools[0] must be an object");
+  const ToolChoice named =
+      read_tool_choice(R"({"type": "function", "name": "f"})", flat, "tool_choice", F::responses);
+  CHECK(named.kind == ToolChoice::Kind::required);
+  CHECK(named.name == "f");
+  CHECK_THROWS_AS(
+      read_tool_choice(R"({"type": "function", "name": "g"})", flat, "tool_choice", F::responses),
+      ConfigError);
+  CHECK_THROWS_AS(read_tool_choice(R"({"type": "function", "function": {"name": "f"}})", flat,
+                                   "tool_choice", F::responses),
+                  ConfigError);
+}
+
 TEST_CASE("the choice among tools is checked") {
   using K = ToolChoice::Kind;
   const std::vector<Tool>& tools = answer_tools();

@@ -69,6 +69,8 @@ class Turn {
   const std::string& memory() const { return memory_; }
   /// What the conversation's last turn left beside it; empty without one.
   const std::string& conversation_record() const { return conversation_record_; }
+  /// What the response that it begins behind left; empty without one.
+  const std::string& previous_record() const { return previous_record_; }
 
   /// Of a turn that is kept: a sequence of its own. Null where `start` is given.
   const std::shared_ptr<Sequence>& sequence() const { return sequence_; }
@@ -92,7 +94,7 @@ class Turn {
   void detach();
 
   Conversations& all_;
-  std::string id_, conversation_, memory_, previous_, conversation_record_;
+  std::string id_, conversation_, memory_, previous_, conversation_record_, previous_record_;
   std::string head_;  // of the conversation: folder of its memory; empty: it has read nothing
   std::string new_head_;
   std::vector<ChatMessage> history_;

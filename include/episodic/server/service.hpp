@@ -24,6 +24,7 @@
 #include "episodic/grammar/token_grammar.hpp"
 #include "episodic/server/memories.hpp"
 #include "episodic/server/scheduler.hpp"
+#include "episodic/session/conversation.hpp"
 #include "episodic/session/engine.hpp"
 #include "episodic/text/chat_template.hpp"
 #include "episodic/text/tool_calls.hpp"
@@ -48,6 +49,9 @@ struct ToolUse {
   std::string begin;      ///< of a forced call: stands at the end of the prompt
   bool thinking = false;  ///< the answer begins within what the model thinks
   bool parallel = true;   ///< more than one call
+
+  /// Of an answer; it has read `begin`.
+  ToolCallParser parser() const;
 };
 
 /// What a client asks for.
@@ -97,8 +101,10 @@ class Service {
   ///         model has no chat format or refuses the messages, or the memory is not there or
   ///         written
   Job prepare(const Request& request);
-  /// The same for a prompt that is tokens already. \param field of the request, for messages
-  Job prepare(const Request& request, ChatPrompt prompt, const char* field);
+  /// The same for the next turn of a conversation that is read turn by turn: `Request::messages` is
+  /// that turn, and the caller says where the work begins. Tools that the conversation knows need
+  /// not be read again. \param field of the request that has the turn, for messages
+  Job prepare(const Request& request, Conversation& talk, const char* field);
   /// The tokens of a request's prompt alone. \param goes_on behind what a memory holds: without the
   /// token that begins a sequence \throws RequestError where the model has no chat format or
   /// refuses the messages
@@ -127,9 +133,12 @@ class Service {
   const std::shared_ptr<const Model>& shared_model() const { return model_; }
 
  private:
+  Job begun(const Request& request);
+  void check(const Request& request, const Job& job, const char* field) const;
   ChatPrompt prompt_of(const Request& request, bool goes_on, Job& job);
   std::shared_ptr<const TokenGrammar> grammar_of_calls(const ForcedCalls& forced, bool several);
   ChatPrompt chat_prompt_of(const Request& request, bool goes_on, Job& job);
+  std::string let_call(const Request& request, const std::string& prompt, Job& job);
   RenderedPrompt render_calls(const Request& request, bool may_call) const;
 
   const std::shared_ptr<const Model> model_;

@@ -4,9 +4,11 @@
 /// `Work`: what a scheduler is to read and to write, and `Served`: what came of it.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/server/starting_point.hpp"
@@ -29,6 +31,9 @@ struct Work {
   bool streams = false;
   /// Notes the events that the question and its answer recall.
   bool recall = false;
+  /// Makes GenerateOptions::ends of an answer, which remembers what it was asked: one for each.
+  /// Null: nothing of the kind ends it.
+  std::function<std::function<bool(std::string_view)>()> ends;
   /// Where it begins; null where `sequence` is given.
   std::shared_ptr<StartingPoint> start;
   /// A sequence that it continues, and that nobody else steps meanwhile: a memory's writer. What is

@@ -34,7 +34,7 @@
 namespace episodic {
 
 /// Why a generation ended. `stop_token` is also the end of an answer that a grammar lets go on no
-/// further, where there are no stop tokens.
+/// further, where there are no stop tokens, and of one that GenerateOptions::ends ended.
 enum class FinishReason : std::uint8_t { length, stop_token, stop_string, cancelled };
 
 const char* name_of(FinishReason reason);
@@ -68,6 +68,9 @@ struct GenerateOptions {
   /// none.
   std::vector<std::int64_t> shown_tokens;
   TokenCallback on_token;
+  /// Asked with the text that became certain with each token, which may be empty: true ends the
+  /// answer behind it, whole, as a stop token would. Null: nothing does.
+  std::function<bool(std::string_view text)> ends;
 };
 
 struct GenerateResult {

@@ -41,11 +41,18 @@ struct Tool {
   std::string definition;
 };
 
-/// `tools` of a request in OpenAI's form: a JSON list of {"type": "function", "function": {...}},
-/// at most 128.
+/// How a protocol writes a function in a list of tools, and in a choice of one.
+enum class ToolForm : std::uint8_t {
+  chat,       ///< {"type": "function", "function": {"name", "description", "parameters"}}
+  responses,  ///< {"type": "function", "name", "description", "parameters"}
+  messages,   ///< Anthropic's: {"name", "description", "input_schema"}; "type" may be "custom"
+};
+
+/// `tools` of a request: a JSON list of functions, at most 128.
 /// \param label stands before a path in messages: "tools[2].function.name"
 /// \throws ConfigError naming the path of what is wrong
-std::vector<Tool> read_tools(std::string_view json, std::string_view label = "tools");
+std::vector<Tool> read_tools(std::string_view json, std::string_view label = "tools",
+                             ToolForm form = ToolForm::chat);
 
 /// Whether the model may call tools, or must.
 struct ToolChoice {
@@ -55,11 +62,13 @@ struct ToolChoice {
 };
 
 /// `tool_choice` of a request: "none", "auto", "required", or {"type": "function", "function":
-/// {"name": N}}; as JSON. Empty text or null: automatic where there are tools, else none.
+/// {"name": N}}, which `responses` writes as {"type": "function", "name": N}; as JSON. Empty text
+/// or null: automatic where there are tools, else none.
+/// \param form not `messages`, whose choices are objects of their own
 /// \throws ConfigError for another value, a name that is not among the tools, and "required"
 ///         without tools
 ToolChoice read_tool_choice(std::string_view json, std::span<const Tool> tools,
-                            std::string_view label = "tool_choice");
+                            std::string_view label = "tool_choice", ToolForm form = ToolForm::chat);
 
 /// The literal texts around forced calls. An answer that is `begin`, then one or more calls with
 /// `separator` between them, then `end`, is read by the parser as these calls. A call is the
@@ -166,6 +175,9 @@ class ToolCallParser {
 
   /// Calls that ended so far.
   std::size_t calls() const;
+  /// A call ended, and so did what its form writes behind it; or something else came instead. An
+  /// answer that may have one call only ends here.
+  bool first_call_over() const;
 
  private:
   struct Impl;

@@ -19,6 +19,7 @@ void create_message(RouteContext& context, Exchange& exchange, httplib::Response
   head.model = context.options.model_name;
   head.prompt_tokens = job.work.prompt_tokens();
   head.recall = request.recall;
+  head.tools = job.tools;
   const auto asked = context.answering.ask(std::move(place), std::move(job),
                                            std::make_unique<MessagesForm>(std::move(head)));
   asked->progress = request.progress;

@@ -21,10 +21,8 @@ void complete(RouteContext& context, RequestKind kind, Exchange& exchange,
   head.usage = request.stream_usage;
   head.recall = request.recall;
   head.logprobs = request.options.logprobs >= 0;
-  if (head.logprobs) {
-    head.tokens = context.service.tokens();
-    head.tokenizer = &context.service.model().tokenizer();
-  }
+  if (head.logprobs)
+    head.tokens = TokenTexts(context.service.tokens(), context.service.model().tokenizer());
   Job job = context.service.prepare(request);
   head.tools = job.tools;
   const auto asked =

@@ -42,19 +42,22 @@ struct Response {
   std::optional<Conversation> talk;
   Json input;         ///< items of the request
   Json conversation;  ///< record of the conversation that it is added to; null: of none
+  Json tools;         ///< that the model knows once the answer is whole
 
   /// Keeps it, once the answer is whole.
-  void finish(const Json& response, const std::string& answer) {
+  void finish(const Json& response) {
     if (!turn) return;
-    talk->answered(answer);
+    talk->answered(answer_of_items(response["output"]));
     if (!conversation.is_null()) {
       Json& items = conversation["items"];
       const Json& said = input;
       for (const Json* more : {&said, &response["output"]})
         items.insert(items.end(), more->begin(), more->end());
       conversation["read"] = items.size();
+      conversation["tools"] = tools;
     }
-    turn->finish(talk->messages(), text_of({{"response", response}, {"input", input}}),
+    turn->finish(talk->messages(),
+                 text_of({{"response", response}, {"input", input}, {"tools", tools}}),
                  conversation.is_null() ? std::string() : text_of(conversation));
   }
 };
@@ -81,6 +84,9 @@ void begin(RouteContext& context, const ResponsesRequest& request, const std::st
   head.store = start.store;
   if (!start.conversation.empty())
     response.conversation = parsed_record(response.turn->conversation_record());
+  const Json& before = !start.previous.empty() ? parsed_record(response.turn->previous_record())
+                                               : response.conversation;
+  if (before.is_object()) response.tools = before.value("tools", Json::array());
 }
 
 /// What the new turn says: what waits in the conversation, and the request's own.
@@ -91,35 +97,39 @@ std::vector<ChatMessage> turn_of(const ResponsesRequest& request, const Response
     items.insert(items.end(), all.begin() + response.conversation.at("read").get<int>(), all.end());
   }
   items.insert(items.end(), request.input.begin(), request.input.end());
+  static const std::vector<ChatMessage> nothing;
+  const auto& history = response.turn ? response.turn->history() : nothing;
   std::vector<ChatMessage> turn = messages_of_items(items);
+  name_results(turn, history);
   if (turn.empty()) Fields::wrong("input", "is missing: there is nothing to answer");
   if (turn.back().role == "assistant" || turn.back().role == "system")
     Fields::wrong("input",
                   "must end with a user's message or with what a function put out, which is "
                   "answered");
   if (request.instructions.empty()) return turn;
-  static const std::vector<ChatMessage> nothing;
-  const auto& history = response.turn ? response.turn->history() : nothing;
   const auto last = std::find_if(history.rbegin(), history.rend(),
                                  [](const ChatMessage& m) { return m.role == "system"; });
-  if (last == history.rend() || last->content != request.instructions)  // else read already
-    turn.insert(turn.begin(), {"system", request.instructions});
+  if (last == history.rend() || last->content != request.instructions) {  // else read already
+    // results stand right behind their calls
+    const auto at = std::find_if(turn.begin(), turn.end(),
+                                 [](const ChatMessage& m) { return m.role != "tool"; });
+    turn.insert(at, {"system", request.instructions});
+  }
   return turn;
 }
 
-ChatPrompt prompt_of(const std::vector<ChatMessage>& turn, const ResponsesRequest& request,
-                     const Conversation& talk, Conversation& asked) {
+/// \throws RequestError for a message that the model would see nothing of
+void require_shown(const Conversation& talk, const Request& turn, bool instructed) {
   try {
-    if (const auto hidden = talk.hidden(turn)) {
-      const bool system = turn[*hidden].role == "system";
-      Fields::wrong(
-          system && !request.instructions.empty() ? "instructions" : "input",
-          system ? "cannot be read here: the model's chat format shows nothing of a system's "
-                   "message at this place; begin a new conversation with it"
-                 : "has what a function put out, of which the model's chat format shows nothing; "
-                   "put it into a user's message");
-    }
-    return asked.ask(turn);
+    const auto hidden = talk.hidden(turn.messages, turn.tools);
+    if (!hidden) return;
+    const bool system = turn.messages[*hidden].role == "system";
+    Fields::wrong(
+        system && instructed ? "instructions" : "input",
+        system ? "cannot be read here: the model's chat format shows nothing of a system's message "
+                 "at this place; begin a new conversation with it"
+               : "has what a function put out, of which the model's chat format shows nothing; put "
+                 "it into a user's message");
   } catch (const Error& e) {
     throw RequestError(e.what(), "input");
   }
@@ -133,6 +143,22 @@ const ChatTemplate& template_of(const Service& service) {
   }
 }
 
+/// The conversation so far, as it goes on.
+Conversation talk_of(RouteContext& context, const Response& response, const Request& turn) {
+  const ChatTemplate& chat = template_of(context.service);
+  const Turn* kept = response.turn.get();
+  const std::int64_t before = kept ? kept->tokens() : response.start->tokens();
+  ConversationOptions options{
+      .variables = turn.variables, .goes_on = before > 0, .changed = ChangedTurns::keep};
+  std::vector<ChatMessage> history = kept ? kept->history() : std::vector<ChatMessage>();
+  if (!response.tools.empty()) options.tools = response_tools_of(response.tools.dump());
+  const auto calls = [](const ChatMessage& m) { return m.role == "tool" || !m.fields.empty(); };
+  if (!turn.tools.empty() || !options.tools.empty() || std::ranges::any_of(history, calls) ||
+      std::ranges::any_of(turn.messages, calls))
+    options.calls = context.service.tool_call_format();
+  return {chat, context.service.model().tokenizer(), std::move(options), std::move(history)};
+}
+
 void respond(RouteContext& context, Exchange& exchange, httplib::Response& answer) {
   Scheduler::Place place = context.service.scheduler().take_place();
   ResponsesRequest request = parse_responses_request(exchange.body, context.options.defaults);
@@ -140,38 +166,38 @@ void respond(RouteContext& context, Exchange& exchange, httplib::Response& answe
   exchange.connection.release_body();
   const auto response = std::make_shared<Response>();
   ResponsesForm::Head head;
-  head.message_id = Conversations::new_id("msg");
   head.model = context.options.model_name;
   head.created = static_cast<std::int64_t>(std::time(nullptr));
   head.recall = request.recall;
   head.said = std::move(request.said);
+  if (request.options.logprobs >= 0)
+    head.logprobs = TokenTexts(context.service.tokens(), context.service.model().tokenizer());
   begin(context, request, exchange.head.find("x-episodic-memory"), *response, head);
-  const Turn* turn = response->turn.get();
-  const std::int64_t before = turn ? turn->tokens() : response->start->tokens();
-  response->talk.emplace(
-      template_of(context.service), context.service.model().tokenizer(),
-      ConversationOptions{
-          .variables = request.variables, .goes_on = before > 0, .changed = ChangedTurns::keep},
-      turn ? turn->history() : std::vector<ChatMessage>());
-  const ChatPrompt prompt =
-      prompt_of(turn_of(request, *response), request, *response->talk, *response->talk);
+  Request turn;
+  turn.messages = turn_of(request, *response);
+  turn.variables = std::move(request.variables);
+  turn.options = std::move(request.options);
+  turn.format = std::move(request.format);
+  turn.tool_choice = std::move(request.tool_choice);
+  if (turn.tool_choice.kind != ToolChoice::Kind::none) turn.tools = std::move(request.tools);
+  turn.parallel_tool_calls = request.parallel_tool_calls;
+  turn.stream = request.stream;
+  turn.recall = request.recall;
+  response->talk.emplace(talk_of(context, *response, turn));
+  require_shown(*response->talk, turn, !request.instructions.empty());
   response->input = std::move(request.input);
-  Request plain;
-  plain.options = std::move(request.options);
-  plain.format = std::move(request.format);
-  plain.stream = request.stream;
-  plain.recall = request.recall;
-  Job job = context.service.prepare(plain, prompt, "input");
-  job.work.start = turn ? turn->start() : response->start;
-  if (turn) job.work.sequence = turn->sequence();
+  if (!turn.tools.empty()) response->tools = head.said["tools"];
+  Job job = context.service.prepare(turn, *response->talk, "input");
+  job.work.start = response->turn ? response->turn->start() : response->start;
+  if (response->turn) job.work.sequence = response->turn->sequence();
+  head.tools = job.tools;
   auto form = std::make_unique<ResponsesForm>(std::move(head));
   ResponsesForm* const settles = form.get();
   const auto asked = context.answering.ask(std::move(place), std::move(job), std::move(form));
   asked->progress = request.progress;
   if (response->turn) response->turn->watch(asked->choices.front());
   asked->done = [response, settles](std::span<const Served> choices) {
-    const Served& served = choices.front();
-    response->finish(settles->settle(served), served.result.text);
+    response->finish(settles->settle(choices.front()));
   };
   if (request.stream)
     context.answering.answer_stream(exchange, asked, answer);

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
-#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "http/routes.hpp"
 #include "protocol/fields.hpp"
@@ -50,11 +50,9 @@ std::vector<std::int64_t> tokens_of_text(const Tokenizer& tokenizer, Fields& fie
 }
 
 /// Of a conversation, as a chat request's.
-std::vector<std::int64_t> tokens_of_chat(RouteContext& context, const nlohmann::json& body) {
-  nlohmann::json chat = body;
-  const JsonGuard guard(chat);
-  for (const char* own : {"with_pieces", "return_token_strs"}) chat.erase(own);
-  const Request request = parse_request(RequestKind::chat, chat.dump(), context.options.defaults);
+std::vector<std::int64_t> tokens_of_chat(RouteContext& context, std::string_view body) {
+  constexpr std::string_view kOwn[] = {"with_pieces", "return_token_strs"};
+  const Request request = parse_request(RequestKind::chat, body, context.options.defaults, kOwn);
   ChatPrompt prompt = context.service.prompt_of(request, false);
   prompt.text.insert(prompt.text.end(), prompt.question.begin(), prompt.question.end());
   return std::move(prompt.text);
@@ -67,7 +65,7 @@ void tokenize(RouteContext& context, Exchange& exchange, httplib::Response& resp
   const bool pieces = fields.flag("with_pieces"), strings = fields.flag("return_token_strs");
   std::vector<std::int64_t> ids;
   if (fields.find("messages")) {
-    ids = tokens_of_chat(context, *body);
+    ids = tokens_of_chat(context, exchange.body);
   } else {
     try {
       ids = tokens_of_text(tokenizer, fields);

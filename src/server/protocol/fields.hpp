@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -112,15 +113,57 @@ class Fields {
   std::vector<std::string> seen_;
 };
 
+/// The text of a member of a JSON object that has been parsed; empty where no key is written as
+/// this name (it may be written with escapes).
+inline std::string_view member_text(std::string_view object, std::string_view name) {
+  std::size_t at = object.find('{') + 1, depth = 1, begin = std::string_view::npos;
+  std::string_view key;
+  bool is_key = true;  // the next text is one
+  for (; at < object.size() && depth > 0; ++at) {
+    const char c = object[at];
+    if (c == '"') {
+      const std::size_t first = ++at;
+      while (object[at] != '"') at += object[at] == '\\' ? 2 : 1;
+      if (depth == 1 && is_key) key = object.substr(first, at - first);
+    } else if (c == ':' && depth == 1) {
+      is_key = false;
+      if (key == name) begin = at + 1;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+    if ((c == ',' && depth == 1) || depth == 0) {
+      if (begin != std::string_view::npos) return object.substr(begin, at - begin);
+      is_key = true;
+    }
+  }
+  return {};
+}
+
 /// A request's body, which must be one JSON object: deep nesting and endless lists are refused, and
 /// what it takes is given back without taking more.
 class Body {
  public:
   /// \throws RequestError for what is none
-  explicit Body(std::string_view text) : tree_(parsed(text)), guard_(tree_) {
+  /// \param text must outlive it
+  explicit Body(std::string_view text) : text_(text), tree_(parsed(text)), guard_(tree_) {
     if (!tree_.is_object()) throw RequestError("the request is no JSON object", "");
   }
   const nlohmann::json& operator*() const { return tree_; }
+
+  /// A member's JSON as it was sent: trees do not keep the order of keys, which says in what order
+  /// a schema's properties are written. \param path names of members, one within the other, that
+  /// are there
+  std::string sent(std::initializer_list<const char*> path) const {
+    std::string_view value = text_;
+    const nlohmann::json* tree = &tree_;
+    for (const char* name : path) {
+      value = value.empty() ? value : member_text(value, name);
+      tree = &tree->at(name);
+    }
+    return value.empty() ? tree->dump() : std::string(value);
+  }
 
  private:
   static nlohmann::json parsed(std::string_view text) {
@@ -133,6 +176,7 @@ class Body {
     }
   }
 
+  std::string_view text_;
   nlohmann::json tree_;
   JsonGuard guard_;
 };

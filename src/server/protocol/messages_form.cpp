@@ -60,6 +60,12 @@ std::string named_event(const Json& json) {
   return event_of(json, json["type"].get_ref<const std::string&>().c_str());
 }
 
+Json text_block() { return {{"type", "text"}, {"text", ""}}; }
+
+Json call_block(const ToolCallEvent& event) {
+  return {{"type", "tool_use"}, {"id", event.id}, {"name", event.name}, {"input", Json::object()}};
+}
+
 }  // namespace
 
 bool is_messages_path(std::string_view path) {
@@ -80,11 +86,39 @@ Json MessagesForm::message(Json content, Json usage) const {
           {"stop_sequence", nullptr}, {"usage", usage}};
 }
 
+const char* MessagesForm::stop_reason(const Served& served) const {
+  return calls_.calls() > 0 ? "tool_use" : stop_reason_of(served.result.finish);
+}
+
 Json MessagesForm::whole(std::span<const Served> choices) {
   const Served& served = choices.front();
-  Json json =
-      message(Json::array({{{"type", "text"}, {"text", served.result.text}}}), usage_of(served));
-  json["stop_reason"] = stop_reason_of(served.result.finish);
+  std::vector<ToolCallEvent> found = calls_.push(served.result.text);
+  for (ToolCallEvent& event : calls_.finish()) found.push_back(std::move(event));
+  Json content = Json::array();
+  std::string arguments;
+  for (const ToolCallEvent& event : found) {
+    switch (event.kind) {
+      case ToolCallEvent::Kind::content:
+        if (content.empty() || content.back()["type"] != "text") content.push_back(text_block());
+        content.back()["text"].get_ref<std::string&>() += event.text;
+        break;
+      case ToolCallEvent::Kind::begun:
+        content.push_back(call_block(event));
+        arguments.clear();
+        break;
+      case ToolCallEvent::Kind::arguments:
+        arguments += event.text;
+        break;
+      case ToolCallEvent::Kind::ended:
+        content.back()["input"] = arguments_json(arguments);
+        break;
+      case ToolCallEvent::Kind::broken:
+        break;
+    }
+  }
+  if (content.empty()) content.push_back(text_block());
+  Json json = message(std::move(content), usage_of(served));
+  json["stop_reason"] = stop_reason(served);
   json["stop_sequence"] = stop_sequence_of(served.result);
   if (head_.recall) json["recalled"] = recalled_json(served);
   return json;
@@ -102,30 +136,63 @@ std::string MessagesForm::progress(std::int64_t read, std::int64_t of) {
   return named_event({{"type", "ping"}, {"prompt_progress", {{"total", of}, {"processed", read}}}});
 }
 
-std::string MessagesForm::open_block() {
-  if (opened_) return {};
-  opened_ = true;
-  return named_event({{"type", "content_block_start"},
-                      {"index", 0},
-                      {"content_block", {{"type", "text"}, {"text", ""}}}}) +
-         silence();
+std::string MessagesForm::delta(Json delta) {
+  return named_event(
+      {{"type", "content_block_delta"}, {"index", blocks_ - 1}, {"delta", std::move(delta)}});
+}
+
+std::string MessagesForm::open_block(Json block) {
+  std::string events = close_block();
+  open_ = true;
+  text_open_ = block["type"] == "text";
+  events += named_event(
+      {{"type", "content_block_start"}, {"index", blocks_}, {"content_block", std::move(block)}});
+  if (blocks_++ == 0) events += silence();
+  return events;
+}
+
+std::string MessagesForm::close_block() {
+  if (!std::exchange(open_, false)) return {};
+  return named_event({{"type", "content_block_stop"}, {"index", blocks_ - 1}});
+}
+
+std::string MessagesForm::events_of(const std::vector<ToolCallEvent>& found) {
+  std::string events;
+  for (const ToolCallEvent& event : found) {
+    switch (event.kind) {
+      case ToolCallEvent::Kind::content:
+        if (!open_ || !text_open_) events += open_block(text_block());
+        events += delta({{"type", "text_delta"}, {"text", event.text}});
+        break;
+      case ToolCallEvent::Kind::begun:
+        events += open_block(call_block(event));
+        break;
+      case ToolCallEvent::Kind::arguments:
+        events += delta({{"type", "input_json_delta"}, {"partial_json", event.text}});
+        break;
+      case ToolCallEvent::Kind::ended:
+        events += close_block();
+        break;
+      case ToolCallEvent::Kind::broken:
+        break;
+    }
+  }
+  return events;
 }
 
 std::string MessagesForm::part(std::size_t, const Part& part) {
-  if (part.text.empty()) return {};
-  return open_block() + named_event({{"type", "content_block_delta"},
-                                     {"index", 0},
-                                     {"delta", {{"type", "text_delta"}, {"text", part.text}}}});
+  return events_of(calls_.push(part.text));
 }
 
 std::string MessagesForm::end_of_choice(std::size_t, const Served& served) {
-  std::string events = open_block();
-  events += named_event({{"type", "content_block_stop"}, {"index", 0}});
-  Json last{{"type", "message_delta"},
-            {"delta",
-             {{"stop_reason", stop_reason_of(served.result.finish)},
-              {"stop_sequence", stop_sequence_of(served.result)}}},
-            {"usage", usage_of(served)}};
+  std::string events = events_of(calls_.finish());
+  if (blocks_ == 0) events += open_block(text_block());
+  events += close_block();
+  Json last{
+      {"type", "message_delta"},
+      {"delta",
+       {{"stop_reason", stop_reason(served)}, {"stop_sequence", stop_sequence_of(served.result)}}},
+      {"usage", usage_of(served)}};
   if (head_.recall) last["recalled"] = recalled_json(served);
   return events + named_event(last);
 }

@@ -3,25 +3,30 @@
 // Answers of Anthropic's Messages API.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "protocol/answer_calls.hpp"
 #include "protocol/answer_form.hpp"
 
 namespace episodic::server {
 
-/// A message of one choice, whose content is one block of text. A stream is message_start,
-/// content_block_start, ping, content_block_delta for each part, content_block_stop, message_delta
-/// with why it ended and what it took, message_stop.
+/// A message of one choice, whose content is a block of text, or blocks of text and of calls in
+/// their order. A stream is message_start, then for each block content_block_start,
+/// content_block_delta for each part and content_block_stop (a ping behind the first start),
+/// message_delta with why it ended and what it took, message_stop.
 class MessagesForm final : public AnswerForm {
  public:
   struct Head {
     std::string id, model;
     std::int64_t prompt_tokens = 0;
-    bool recall = false;  ///< tells what was recalled
+    bool recall = false;                   ///< tells what was recalled
+    std::shared_ptr<const ToolUse> tools;  ///< null: there are none to call
   };
-  explicit MessagesForm(Head head) : head_(std::move(head)) {}
+  explicit MessagesForm(Head head) : head_(std::move(head)), calls_(head_.tools) {}
 
   Json whole(std::span<const Served> choices) override;
   std::string begin() override;
@@ -34,11 +39,16 @@ class MessagesForm final : public AnswerForm {
 
  private:
   Json message(Json content, Json usage) const;
-  /// The start of the block of text, at the first call.
-  std::string open_block();
+  const char* stop_reason(const Served& served) const;
+  std::string delta(Json delta);
+  std::string open_block(Json block);
+  std::string close_block();
+  std::string events_of(const std::vector<ToolCallEvent>& found);
 
   Head head_;
-  bool opened_ = false;
+  AnswerCalls calls_;
+  std::int64_t blocks_ = 0;  // that were opened
+  bool text_open_ = false, open_ = false;
 };
 
 /// Whether a path, as it was sent, is /v1/messages or below.

@@ -18,27 +18,15 @@ Json choice_of(std::size_t index, const char* name, Json content, Json finish, J
   return choice;
 }
 
-Json call_json(const std::string& id, const std::string& name, const std::string& arguments) {
-  return {
-      {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
-}
-
-ToolCallParser parser_for(const ToolUse& use) {
-  ToolCallOptions options;
-  options.thinking = use.thinking;
-  return ToolCallParser(use.format, use.tools, options);
-}
-
 /// Puts the calls of a whole answer into its message. \return whether there are any
-bool take_calls(const ToolUse& use, const std::string& text, Json& message) {
-  ToolCallParser parser = parser_for(use);
-  std::vector<ToolCallEvent> events = parser.push(use.begin + text);
-  for (ToolCallEvent& event : parser.finish()) events.push_back(std::move(event));
+bool take_calls(std::shared_ptr<const ToolUse> use, const std::string& text, Json& message) {
+  AnswerCalls found(std::move(use));
+  std::vector<ToolCallEvent> events = found.push(text);
+  for (ToolCallEvent& event : found.finish()) events.push_back(std::move(event));
   std::string content;
   Json calls = Json::array();
   for (const ToolCallEvent& event : events) {
     if (event.kind == ToolCallEvent::Kind::content) content += event.text;
-    if (event.index > 0 && !use.parallel) continue;
     if (event.kind == ToolCallEvent::Kind::begun)
       calls.push_back(call_json(event.id, event.name, ""));
     if (event.kind == ToolCallEvent::Kind::arguments) {
@@ -71,37 +59,20 @@ Json OpenAiForm::head(bool part) const {
   return {{"id", head_.id}, {"object", object}, {"created", head_.created}, {"model", head_.model}};
 }
 
-std::string OpenAiForm::bytes_of(std::int64_t id) const {
-  const std::string_view bytes = head_.tokens->bytes(id);
-  return bytes.empty() ? head_.tokenizer->token(id) : std::string(bytes);  // special: its name
-}
-
-Json OpenAiForm::token_json(const TokenLogprob& token) const {
-  const std::string bytes = bytes_of(token.id);
-  Json list = Json::array();
-  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
-  return {{"token", bytes}, {"logprob", token.logprob}, {"bytes", std::move(list)}};
-}
-
 /// \param offset bytes of the choice before the first of them
 Json OpenAiForm::logprobs_json(std::span<const Logprobs> of, std::size_t offset) const {
   if (!head_.logprobs) return nullptr;
   if (chat()) {
     Json content = Json::array();
-    for (const Logprobs& one : of) {
-      Json token = token_json(one.token);
-      token["top_logprobs"] = Json::array();
-      for (const TokenLogprob& top : one.top) token["top_logprobs"].push_back(token_json(top));
-      content.push_back(std::move(token));
-    }
+    for (const Logprobs& one : of) content.push_back(head_.tokens.token(one));
     return {{"content", std::move(content)}, {"refusal", nullptr}};
   }
   Json tokens = Json::array(), values = Json::array(), tops = Json::array(),
        offsets = Json::array();
   for (const Logprobs& one : of) {
-    const std::string bytes = bytes_of(one.token.id);
+    const std::string bytes = head_.tokens.bytes(one.token.id);
     Json top = Json::object();
-    for (const TokenLogprob& other : one.top) top[bytes_of(other.id)] = other.logprob;
+    for (const TokenLogprob& other : one.top) top[head_.tokens.bytes(other.id)] = other.logprob;
     top[bytes] = one.token.logprob;
     tokens.push_back(bytes);
     values.push_back(one.token.logprob);
@@ -122,7 +93,7 @@ Json OpenAiForm::whole(std::span<const Served> choices) {
     const GenerateResult& r = choices[i].result;
     Json known = logprobs_json(r.logprobs, 0);
     Json message{{"role", "assistant"}, {"content", r.text}};
-    const bool calls = head_.tools && take_calls(*head_.tools, r.text, message);
+    const bool calls = head_.tools && take_calls(head_.tools, r.text, message);
     Json choice = chat() ? choice_of(i, "message", std::move(message),
                                      calls ? "tool_calls" : finish_of(r.finish), std::move(known))
                          : choice_of(i, "text", r.text, finish_of(r.finish), std::move(known));
@@ -158,31 +129,34 @@ Json OpenAiForm::chunk_of(std::size_t choice, Json delta, Json finish, Json logp
   return json;
 }
 
-ToolCallParser& OpenAiForm::parser_of(std::size_t choice) {
-  const auto at = parsers_.find(choice);
-  if (at != parsers_.end()) return at->second;
-  ToolCallParser& parser = parsers_.emplace(choice, parser_for(*head_.tools)).first->second;
-  parser.push(head_.tools->begin);
-  return parser;
+OpenAiForm::Calls& OpenAiForm::calls_of(std::size_t choice) {
+  const auto at = calls_.find(choice);
+  if (at != calls_.end()) return at->second;
+  return calls_.emplace(choice, Calls{AnswerCalls(head_.tools), {}}).first->second;
+}
+
+Json OpenAiForm::untold(std::size_t choice) {
+  const std::vector<Logprobs> tokens = std::exchange(calls_of(choice).untold, {});
+  return tokens.empty() ? Json() : logprobs_json(tokens, 0);
 }
 
 std::string OpenAiForm::events_of(std::size_t choice, const std::vector<ToolCallEvent>& found) {
   std::string events;
   for (const ToolCallEvent& event : found) {
     if (event.kind == ToolCallEvent::Kind::content) {
-      if (!event.text.empty()) events += event_of(chunk(choice, event.text, nullptr));
+      if (!event.text.empty())
+        events += event_of(chunk(choice, event.text, nullptr, untold(choice)));
       continue;
     }
     const bool begun = event.kind == ToolCallEvent::Kind::begun;
-    if ((!begun && event.kind != ToolCallEvent::Kind::arguments) ||
-        (event.index > 0 && !head_.tools->parallel))
-      continue;
+    if (!begun && event.kind != ToolCallEvent::Kind::arguments) continue;
     Json call{{"index", event.index}};
     if (begun)
       call.update(call_json(event.id, event.name, ""));
     else
       call["function"] = {{"arguments", event.text}};
-    events += event_of(chunk_of(choice, {{"tool_calls", Json::array({call})}}, nullptr, nullptr));
+    events +=
+        event_of(chunk_of(choice, {{"tool_calls", Json::array({call})}}, nullptr, untold(choice)));
   }
   return events;
 }
@@ -195,24 +169,30 @@ std::string OpenAiForm::progress(std::int64_t read, std::int64_t of) {
 }
 
 std::string OpenAiForm::part(std::size_t choice, const Part& part) {
-  if (head_.tools) return events_of(choice, parser_of(choice).push(part.text));
+  if (head_.tools) {
+    Calls& calls = calls_of(choice);
+    if (part.logprobs) calls.untold.push_back(*part.logprobs);
+    return events_of(choice, calls.calls.push(part.text));
+  }
   const bool first = begun_.size() <= choice || !begun_[choice];
   if (part.text.empty() && !first && !part.logprobs) return {};
   if (!part.logprobs) return event_of(chunk(choice, part.text, nullptr));
   if (sent_.size() <= choice) sent_.resize(choice + 1);
   Json known = logprobs_json({&*part.logprobs, 1}, sent_[choice]);
-  sent_[choice] += bytes_of(part.logprobs->token.id).size();
+  sent_[choice] += head_.tokens.bytes(part.logprobs->token.id).size();
   return event_of(chunk(choice, part.text, nullptr, std::move(known)));
 }
 
 std::string OpenAiForm::end_of_choice(std::size_t choice, const Served& served) {
   std::string before;
   const char* finish = finish_of(served.result.finish);
+  Json known;
   if (head_.tools) {
-    before = events_of(choice, parser_of(choice).finish());
-    if (parser_of(choice).calls() > 0) finish = "tool_calls";
+    before = events_of(choice, calls_of(choice).calls.finish());
+    if (calls_of(choice).calls.calls() > 0) finish = "tool_calls";
+    known = untold(choice);
   }
-  Json json = chunk(choice, "", finish);
+  Json json = chunk(choice, "", finish, std::move(known));
   if (head_.recall) json["choices"][0]["recalled"] = recalled_json(served);
   return before + event_of(json);
 }

@@ -10,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/answer_calls.hpp"
 #include "protocol/answer_form.hpp"
+#include "protocol/token_logprobs.hpp"
 
 namespace episodic::server {
 
@@ -23,9 +25,8 @@ class OpenAiForm final : public AnswerForm {
     bool usage = false;   ///< ends a stream with the counts of tokens
     bool recall = false;  ///< tells what was recalled
     bool logprobs = false;
-    std::shared_ptr<const TokenTrie> tokens;  ///< their bytes, for log-probabilities
-    const Tokenizer* tokenizer = nullptr;     ///< the same
-    std::shared_ptr<const ToolUse> tools;     ///< null: there are none to call
+    TokenTexts tokens;                     ///< for log-probabilities
+    std::shared_ptr<const ToolUse> tools;  ///< null: there are none to call
   };
   explicit OpenAiForm(Head head) : head_(std::move(head)) {}
 
@@ -41,22 +42,25 @@ class OpenAiForm final : public AnswerForm {
  private:
   bool chat() const { return head_.kind == RequestKind::chat; }
   Json head(bool part) const;
-  std::string bytes_of(std::int64_t id) const;
-  Json token_json(const TokenLogprob& token) const;
   Json logprobs_json(std::span<const Logprobs> of, std::size_t offset) const;
   /// A part of a stream. \param finish null but in the last one
   Json chunk(std::size_t choice, std::string_view text, Json finish, Json logprobs = nullptr);
   Json chunk_of(std::size_t choice, Json delta, Json finish, Json logprobs);
 
   Head head_;
-  /// Finds the calls of a choice in its text, piece by piece.
-  ToolCallParser& parser_of(std::size_t choice);
-  /// The chunks of what a parser found.
+  /// Of a choice whose text may hold calls.
+  struct Calls {
+    AnswerCalls calls;
+    std::vector<Logprobs> untold;  ///< of tokens that no chunk has told of
+  };
+  Calls& calls_of(std::size_t choice);
+  Json untold(std::size_t choice);
+  /// The chunks of what was found in the text.
   std::string events_of(std::size_t choice, const std::vector<ToolCallEvent>& found);
 
   std::vector<bool> begun_;        // choices that sent their role
   std::vector<std::size_t> sent_;  // bytes of each choice
-  std::map<std::size_t, ToolCallParser> parsers_;
+  std::map<std::size_t, Calls> calls_;
 };
 
 }  // namespace episodic::server

@@ -197,7 +197,7 @@ void take_stops(Fields& fields, GenerateOptions& options) {
 }
 
 /// The texts that an answer may be, by any of the names that clients know.
-void take_format(Fields& fields, Request& request) {
+void take_format(const Body& body, Fields& fields, Request& request) {
   using Kind = AnswerFormat::Kind;
   const auto set = [&](Kind kind, std::string text, const char* field) {
     if (request.format)
@@ -208,7 +208,7 @@ void take_format(Fields& fields, Request& request) {
     set(Kind::gbnf, gbnf, "grammar");
   if (const json* schema = fields.find("json_schema"); schema && *schema != json::object()) {
     if (!schema->is_object()) Fields::wrong("json_schema", "must be an object");
-    set(Kind::json_schema, schema->dump(), "json_schema");
+    set(Kind::json_schema, body.sent({"json_schema"}), "json_schema");
   }
   const json* format = fields.find("response_format");
   if (!format) return;
@@ -218,13 +218,14 @@ void take_format(Fields& fields, Request& request) {
     // llama.cpp takes a schema here, too
     const auto schema = format->find("schema");
     const bool given = schema != format->end() && schema->is_object() && !schema->empty();
-    set(given ? Kind::json_schema : Kind::json_object, given ? schema->dump() : "",
-        "response_format");
+    set(given ? Kind::json_schema : Kind::json_object,
+        given ? body.sent({"response_format", "schema"}) : "", "response_format");
   } else if (type == "json_schema") {
     const json inner = format->value("json_schema", json());
     if (!inner.is_object() || !inner.contains("schema") || !inner["schema"].is_object())
       Fields::wrong("response_format", "needs {\"json_schema\": {\"schema\": {...}}}");
-    set(Kind::json_schema, inner["schema"].dump(), "response_format");
+    set(Kind::json_schema, body.sent({"response_format", "json_schema", "schema"}),
+        "response_format");
   } else if (type != "text") {
     Fields::wrong("response_format", "must have the type text, json_object or json_schema");
   }
@@ -276,7 +277,7 @@ void take_logprobs(Fields& fields, Request& request) {
 }
 
 /// The tools of a chat, and whether it may or must call them.
-void take_tools(Fields& fields, Request& request) {
+void take_tools(const Body& body, Fields& fields, Request& request) {
   const auto read = [](const char* field, auto&& f) {
     try {
       f();
@@ -284,8 +285,8 @@ void take_tools(Fields& fields, Request& request) {
       throw RequestError(e.what(), field);
     }
   };
-  if (const json* tools = fields.find("tools"))
-    read("tools", [&] { request.tools = read_tools(tools->dump()); });
+  if (fields.find("tools"))
+    read("tools", [&] { request.tools = read_tools(body.sent({"tools"})); });
   const json* choice = fields.find("tool_choice");
   read("tool_choice", [&] {
     request.tool_choice = read_tool_choice(choice ? choice->dump() : "", request.tools);
@@ -324,9 +325,11 @@ std::string template_variables_of(const json& variables) {
   return variables.dump();
 }
 
-Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults) {
+Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
+                      std::span<const std::string_view> others) {
   const Body parsed(body);
   Fields fields(*parsed);
+  for (const std::string_view other : others) fields.find(std::string(other).c_str());
   Request request;
   request.kind = kind;
   request.options = defaults;
@@ -338,7 +341,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
     if (const json* variables = fields.find("chat_template_kwargs")) {
       request.variables = template_variables_of(*variables);
     }
-    take_tools(fields, request);
+    take_tools(parsed, fields, request);
     fields.take(kOfChat);
   } else {
     take_prompt(fields, request);
@@ -358,7 +361,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
       fields.number("frequency_penalty", -2, 2, o.sampling.frequency_penalty);
   take_biases(fields, o.sampling);
   take_logprobs(fields, request);
-  take_format(fields, request);
+  take_format(parsed, fields, request);
   if (const json* seed = fields.find("seed")) {
     if (!seed->is_number_integer()) Fields::wrong("seed", "must be a whole number");
     o.sampling.seed = static_cast<std::uint64_t>(seed->get<std::int64_t>());

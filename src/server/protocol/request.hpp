@@ -3,6 +3,7 @@
 // Requests of OpenAI's completions and chat completions.
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,9 +13,11 @@ namespace episodic::server {
 
 /// \param body JSON from outside: deep nesting and endless lists are refused
 /// \param defaults of everything that the request leaves open, but a seed: without one it is drawn
+/// \param others fields that the caller looks at
 /// \throws RequestError naming the field: absent, of the wrong type or range, or one that would
 ///         change the answer in a way that is not built
-Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults);
+Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
+                      std::span<const std::string_view> others = {});
 
 /// What a client may set of a chat's template (`chat_template_kwargs`), as JSON: nothing that the
 /// server sets. \throws RequestError

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/responses_form.hpp"
 
-#include <array>
 #include <utility>
+
+#include "episodic/server/conversations.hpp"
 
 namespace episodic::server {
 namespace {
@@ -17,14 +18,6 @@ Json text_part(const std::string& text) {
 bool cut(const Served& served) { return served.result.finish == FinishReason::length; }
 
 }  // namespace
-
-Json ResponsesForm::message(const char* status) const {
-  return {{"type", "message"},
-          {"id", head_.message_id},
-          {"status", status},
-          {"role", "assistant"},
-          {"content", Json::array()}};
-}
 
 Json ResponsesForm::response(const char* status) const {
   Json json{
@@ -51,12 +44,17 @@ Json ResponsesForm::response(const char* status) const {
 
 const Json& ResponsesForm::settle(const Served& served) {
   if (!settled_.is_null()) return settled_;
-  const char* status = cut(served) ? "incomplete" : "completed";
-  Json output = message(status);
-  output["content"].push_back(text_part(served.result.text));
-  Json json = response(status);
-  json["output"].push_back(std::move(output));
-  if (cut(served)) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
+  cut_ = cut(served);
+  if (!streamed_) {
+    for (const Logprobs& token : served.result.logprobs) logprobs_.add(token);
+    last_events_ = events_of(calls_.push(served.result.text));
+  }
+  last_events_ += events_of(calls_.finish());
+  if (output_.empty()) last_events_ += open_message();
+  last_events_ += close();
+  Json json = response(cut_ ? "incomplete" : "completed");
+  json["output"] = output_;
+  if (cut_) json["incomplete_details"] = {{"reason", "max_output_tokens"}};
   const auto written = static_cast<std::int64_t>(served.result.ids.size());
   json["usage"] = {{"input_tokens", served.prompt_tokens},
                    {"input_tokens_details", {{"cached_tokens", served.reused_tokens}}},
@@ -87,38 +85,126 @@ std::string ResponsesForm::progress(std::int64_t read, std::int64_t of) {
   return event("response.prompt_progress", {{"total", of}, {"processed", read}});
 }
 
-std::string ResponsesForm::begin_message() {
-  if (std::exchange(begun_, true)) return {};
-  std::string events =
-      event("response.output_item.added", {{"output_index", 0}, {"item", message("in_progress")}});
-  return events += event("response.content_part.added", {{"item_id", head_.message_id},
-                                                         {"output_index", 0},
-                                                         {"content_index", 0},
-                                                         {"part", text_part("")}});
+Json ResponsesForm::place() const { return {{"output_index", output_.size() - 1}}; }
+
+std::string ResponsesForm::open(Json item) {
+  std::string events = close();
+  output_.push_back(std::move(item));
+  open_ = true;
+  Json more = place();
+  more["item"] = this->item();
+  return events += event("response.output_item.added", std::move(more));
+}
+
+/// What an event of a part of a message says of its place.
+Json ResponsesForm::part_place() {
+  Json where{{"item_id", item()["id"]}};
+  where.update(place());
+  where["content_index"] = 0;
+  return where;
+}
+
+std::string ResponsesForm::open_message() {
+  std::string events = open({{"type", "message"},
+                             {"id", Conversations::new_id("msg")},
+                             {"status", "in_progress"},
+                             {"role", "assistant"},
+                             {"content", Json::array()}});
+  item()["content"].push_back(text_part(""));
+  Json more = part_place();
+  more["part"] = text_part("");
+  return events += event("response.content_part.added", std::move(more));
+}
+
+std::string ResponsesForm::say(const std::string& text) {
+  std::string events;
+  if (!open_ || item()["type"] != "message") events = open_message();
+  if (text.empty()) return events;
+  Json& part = item()["content"][0];
+  part["text"].get_ref<std::string&>() += text;
+  Json known = logprobs_.behind(text.size());
+  part["logprobs"].insert(part["logprobs"].end(), known.begin(), known.end());
+  Json more = part_place();
+  more["delta"] = text;
+  more["logprobs"] = std::move(known);
+  return events += event("response.output_text.delta", std::move(more));
+}
+
+std::string ResponsesForm::close() {
+  if (!std::exchange(open_, false)) return {};
+  Json& item = this->item();
+  item["status"] = cut_ && item["type"] == "message" ? "incomplete" : "completed";
+  std::string events = item["type"] == "message" ? close_message(item) : close_call(item);
+  Json more = place();
+  more["item"] = item;
+  return events += event("response.output_item.done", std::move(more));
+}
+
+std::string ResponsesForm::close_message(Json& item) {
+  Json& part = item["content"][0];
+  const Json known = logprobs_.rest();  // a stop string's, or a mark's
+  part["logprobs"].insert(part["logprobs"].end(), known.begin(), known.end());
+  Json text = part_place(), whole = text;
+  text["text"] = part["text"];
+  text["logprobs"] = part["logprobs"];
+  whole["part"] = part;
+  const std::string events = event("response.output_text.done", std::move(text));
+  return events + event("response.content_part.done", std::move(whole));
+}
+
+std::string ResponsesForm::close_call(Json& item) {
+  Json more{{"item_id", item["id"]}};
+  more.update(place());
+  more["name"] = item["name"];
+  more["arguments"] = item["arguments"];
+  return event("response.function_call_arguments.done", std::move(more));
+}
+
+std::string ResponsesForm::events_of(const std::vector<ToolCallEvent>& found) {
+  std::string events;
+  for (const ToolCallEvent& one : found) {
+    switch (one.kind) {
+      case ToolCallEvent::Kind::content:
+        events += say(one.text);
+        break;
+      case ToolCallEvent::Kind::begun:
+        logprobs_.drop();
+        events += open({{"type", "function_call"},
+                        {"id", Conversations::new_id("fc")},
+                        {"status", "in_progress"},
+                        {"call_id", "call_" + one.id},
+                        {"name", one.name},
+                        {"arguments", ""}});
+        break;
+      case ToolCallEvent::Kind::arguments: {
+        item()["arguments"].get_ref<std::string&>() += one.text;
+        Json more{{"item_id", item()["id"]}};
+        more.update(place());
+        more["delta"] = one.text;
+        events += event("response.function_call_arguments.delta", std::move(more));
+        break;
+      }
+      case ToolCallEvent::Kind::ended:
+        events += close();
+        break;
+      case ToolCallEvent::Kind::broken:
+        break;
+    }
+  }
+  return events;
 }
 
 std::string ResponsesForm::part(std::size_t, const Part& part) {
-  std::string events = begin_message();
-  if (part.text.empty()) return events;
-  return events + event("response.output_text.delta", {{"item_id", head_.message_id},
-                                                       {"output_index", 0},
-                                                       {"content_index", 0},
-                                                       {"delta", part.text},
-                                                       {"logprobs", Json::array()}});
+  streamed_ = true;
+  if (part.logprobs) logprobs_.add(*part.logprobs);
+  std::string events = events_of(calls_.push(part.text));
+  if (output_.empty() && !calls_.may_call()) events += say("");  // it will be a message
+  return events;
 }
 
 std::string ResponsesForm::end_of_choice(std::size_t, const Served& served) {
-  const Json& item = settle(served)["output"][0];
-  const Json where{{"item_id", head_.message_id}, {"output_index", 0}, {"content_index", 0}};
-  Json text = where, part = where;
-  text["text"] = served.result.text;
-  text["logprobs"] = Json::array();
-  part["part"] = item["content"][0];
-  std::string events = begin_message();
-  events += event("response.output_text.done", std::move(text));
-  events += event("response.content_part.done", std::move(part));
-  events += event("response.output_item.done", {{"output_index", 0}, {"item", item}});
-  return events;
+  settle(served);
+  return std::exchange(last_events_, {});
 }
 
 std::string ResponsesForm::end(std::span<const Served> choices) {

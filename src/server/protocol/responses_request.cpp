@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <random>
 #include <utility>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "protocol/answer_calls.hpp"
 #include "protocol/fields.hpp"
 #include "protocol/request.hpp"
 
@@ -18,10 +20,10 @@ namespace {
 
 using nlohmann::json;
 
-// Calls of tools come in at `tools` and `tool_choice`.
 constexpr AsksForNothing kOfResponses[] = {
-    {"background", "[false]"}, {"tools", "[[]]"},       {"tool_choice", "[\"auto\", \"none\"]"},
-    {"prompt", "[]"},          {"top_logprobs", "[0]"}, {"context_management", "[[]]"},
+    {"background", "[false]"},
+    {"prompt", "[]"},
+    {"context_management", "[[]]"},
     {"extra_body", "[{}]"},
 };
 constexpr AsksForNothing kOfResponsesStream[] = {{"include_obfuscation", "[false]"}};
@@ -34,6 +36,8 @@ constexpr std::string_view kNeverThere[] = {
     "file_search_call.results",       "web_search_call.results",
     "web_search_call.action.sources", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs"};
+
+constexpr const char* kLogprobs = "message.output_text.logprobs";
 
 std::string id_of(Fields& fields, const char* kind) {
   constexpr std::size_t kLongest = 64;
@@ -129,18 +133,17 @@ std::string text_of_content(const Json& content) {
   return text;
 }
 
-/// The call's arguments as what they say, which templates expect.
-Json arguments_of(const std::string& text) {
+/// A field of a body, as it was sent.
+Json in_order(const std::string& text, const char* field) {
   try {
-    Json value = parse_ordered(text, "arguments", {});
-    if (value.is_object()) return value;
-  } catch (const Error&) {  // a text, then
+    return parse_ordered(text, field, {});
+  } catch (const Error& e) {
+    throw RequestError(e.what(), field);
   }
-  return text;
 }
 
 /// The texts that the answer may be.
-void take_text_format(const json& format, ResponsesRequest& request) {
+void take_text_format(const Body& body, const json& format, ResponsesRequest& request) {
   using Kind = AnswerFormat::Kind;
   constexpr const char* kField = "text.format";
   if (!format.is_object()) Fields::wrong(kField, "must be an object");
@@ -154,42 +157,74 @@ void take_text_format(const json& format, ResponsesRequest& request) {
     fields.text("name", "");
     fields.text("description", "");
     fields.flag("strict");
-    request.format = AnswerFormat{Kind::json_schema, schema->dump(), kField};
+    request.format =
+        AnswerFormat{Kind::json_schema, body.sent({"text", "format", "schema"}), kField};
   } else if (type != "text") {
     Fields::wrong(kField, "must have the type text, json_object or json_schema");
   }
   fields.require_known();
 }
 
-void take_text(Fields& fields, ResponsesRequest& request) {
+void take_text(const Body& body, Fields& fields, ResponsesRequest& request) {
   Json& said = request.said["text"] = {{"format", {{"type", "text"}}}, {"verbosity", "medium"}};
   const json* text = fields.find("text");
   if (!text) return;
   if (!text->is_object()) Fields::wrong("text", "must be an object");
   Fields of_text(*text);
   if (const json* format = of_text.find("format")) {
-    take_text_format(*format, request);
-    said["format"] = *format;
+    take_text_format(body, *format, request);
+    said["format"] = in_order(body.sent({"text", "format"}), "text.format");
   }
   if (const json* verbosity = of_text.find("verbosity"); verbosity && *verbosity != "medium")
     Fields::wrong("text.verbosity", "is not built; leave it out or give \"medium\"");
   of_text.require_known();
 }
 
-void take_include(Fields& fields, ResponsesRequest& request) {
-  const json* include = fields.find("include");
-  if (!include) return;
-  if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
-  for (const json& what : *include) {
-    const bool nothing =
-        what.is_string() && std::find(std::begin(kNeverThere), std::end(kNeverThere),
-                                      what.get_ref<const std::string&>()) != std::end(kNeverThere);
-    if (what == "recall")
-      request.recall = true;
-    else if (!nothing)
-      Fields::wrong("include",
-                    fmt::format("{} is not built; \"recall\" is", printable_value(what)));
+/// What an answer is to tell beside its text; and how many of the likeliest tokens at each place.
+void take_response_includes(Fields& fields, ResponsesRequest& request) {
+  constexpr std::int64_t kMost = 20;
+  const std::int64_t top = fields.count("top_logprobs", 0, 0);
+  if (top > kMost) Fields::wrong("top_logprobs", fmt::format("must be at most {}", kMost));
+  request.said["top_logprobs"] = top;
+  if (const json* include = fields.find("include")) {
+    if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
+    for (const json& what : *include) {
+      const bool nothing = what.is_string() &&
+                           std::find(std::begin(kNeverThere), std::end(kNeverThere),
+                                     what.get_ref<const std::string&>()) != std::end(kNeverThere);
+      if (what == "recall")
+        request.recall = true;
+      else if (what == kLogprobs)
+        request.options.logprobs = top;
+      else if (!nothing)
+        Fields::wrong("include", fmt::format("{} is not built; \"recall\" and \"{}\" are",
+                                             printable_value(what), kLogprobs));
+    }
   }
+  if (top > 0 && request.options.logprobs < 0)
+    Fields::wrong("top_logprobs", fmt::format("needs \"{}\" in 'include'", kLogprobs));
+}
+
+/// Functions, and whether an answer may or must call them.
+void take_response_tools(const Body& body, Fields& fields, ResponsesRequest& request) {
+  Json& said = request.said;
+  said["tools"] = Json::array();
+  if (fields.find("tools")) {
+    const std::string sent = body.sent({"tools"});
+    request.tools = response_tools_of(sent);
+    said["tools"] = in_order(sent, "tools");
+  }
+  const json* choice = fields.find("tool_choice");
+  try {
+    request.tool_choice = read_tool_choice(choice ? choice->dump() : "", request.tools,
+                                           "tool_choice", ToolForm::responses);
+  } catch (const ConfigError& e) {
+    throw RequestError(e.what(), "tool_choice");
+  }
+  said["tool_choice"] = choice ? Json(*choice) : Json("auto");
+  request.parallel_tool_calls = fields.flag("parallel_tool_calls", true);
+  said["parallel_tool_calls"] = request.parallel_tool_calls;
+  fields.count("max_tool_calls", 0, 0);  // of tools of the server's own, which it has none of
 }
 
 void take_input(Fields& fields, ResponsesRequest& request) {
@@ -289,16 +324,10 @@ std::vector<ChatMessage> messages_of_items(const Json& items) {
       if (messages.empty() || messages.back().role != "assistant")
         messages.push_back({"assistant", ""});
       messages.back().fields["tool_calls"].push_back(
-          {{"id", item.at("call_id")},
-           {"type", "function"},
-           {"function",
-            {{"name", item.at("name")}, {"arguments", arguments_of(item.at("arguments"))}}}});
+          call_json(item.at("call_id"), item.at("name"), arguments_json(item.at("arguments"))));
     } else if (type == "function_call_output") {
       Message message{"tool", text_of_content(item.at("output"))};
       message.fields["tool_call_id"] = item.at("call_id");
-      for (const Json& call : items)
-        if (call.at("type") == "function_call" && call.at("call_id") == item.at("call_id"))
-          message.fields["name"] = call.at("name");
       messages.push_back(std::move(message));
     }
   }
@@ -306,6 +335,57 @@ std::vector<ChatMessage> messages_of_items(const Json& items) {
   for (const Message& m : messages)
     all.push_back({m.role, m.content, m.fields.empty() ? std::string() : text_of(m.fields)});
   return all;
+}
+
+ChatMessage answer_of_items(const Json& output) {
+  ChatMessage answer{"assistant", ""};
+  Json calls = Json::array();
+  for (const Json& item : output) {
+    if (item.at("type") == "message") answer.content += text_of_content(item.at("content"));
+    if (item.at("type") == "function_call")
+      calls.push_back(
+          call_json(item.at("call_id"), item.at("name"), arguments_json(item.at("arguments"))));
+  }
+  if (!calls.empty()) answer.fields = text_of({{"tool_calls", std::move(calls)}});
+  return answer;
+}
+
+void name_results(std::vector<ChatMessage>& turn, std::span<const ChatMessage> history) {
+  std::map<std::string, std::string> names;  // by id of the call
+  const auto note = [&](const Json& fields) {
+    for (const Json& call : fields.value("tool_calls", Json::array()))
+      names[call.at("id")] = call.at("function").at("name");
+  };
+  const auto fields_of = [](const ChatMessage& message) {
+    JsonLimits limits;
+    limits.depth = 80;  // arguments, and what is around them
+    limits.repeated_keys = true;
+    return message.fields.empty() ? Json::object()
+                                  : parse_ordered(message.fields, "the message", limits);
+  };
+  for (const ChatMessage& message : history)
+    if (message.role == "assistant") note(fields_of(message));
+  for (ChatMessage& message : turn) {
+    Json fields = fields_of(message);
+    note(fields);
+    if (message.role != "tool") continue;
+    const std::string id = fields.at("tool_call_id");
+    const auto name = names.find(id);
+    if (name == names.end())
+      Fields::wrong("input", fmt::format("has what the function call '{}' put out, and there is no "
+                                         "such call before it",
+                                         printable(id, 64)));
+    fields["name"] = name->second;
+    message.fields = text_of(fields);
+  }
+}
+
+std::vector<Tool> response_tools_of(const std::string& json) {
+  try {
+    return read_tools(json, "tools", ToolForm::responses);
+  } catch (const ConfigError& e) {
+    throw RequestError(e.what(), "tools");
+  }
 }
 
 Json metadata_of(const json* metadata) {
@@ -331,16 +411,15 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
   take_input(fields, request);
   take_start(fields, request);
   take_options(fields, request);
-  take_text(fields, request);
+  take_text(parsed, fields, request);
   take_truncation(fields, request);
-  take_include(fields, request);
+  take_response_includes(fields, request);
+  take_response_tools(parsed, fields, request);
   request.said["metadata"] = metadata_of(fields.find("metadata"));
   const std::string user = fields.text("user", "");
   request.said["user"] = user.empty() ? Json() : Json(user);
   if (const json* variables = fields.find("chat_template_kwargs"))
     request.variables = template_variables_of(*variables);
-  fields.count("max_tool_calls", 0, 0);
-  fields.flag("parallel_tool_calls", true);
   if (const json* reasoning = fields.find("reasoning")) {
     if (!reasoning->is_object()) Fields::wrong("reasoning", "must be an object");
     Fields of_reasoning(*reasoning);

@@ -3,6 +3,7 @@
 // Requests of OpenAI's Responses API, and the items that its conversations are made of.
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,9 @@ struct ResponsesRequest {
   std::string variables;       ///< of the chat template, as JSON; may be empty
   GenerateOptions options;
   std::optional<AnswerFormat> format;  ///< nothing: any text
+  std::vector<Tool> tools;
+  ToolChoice tool_choice;
+  bool parallel_tool_calls = true;
   bool stream = false;
   bool progress = false;  ///< of a stream: tells how much of a long prompt is read
   bool recall = false;    ///< tells which events were recalled
@@ -35,8 +39,17 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
 /// a list of parts. \param name of the field, for messages \throws RequestError
 Json items_of(const nlohmann::json& items, const std::string& name);
 
-/// What a chat template is given of items that `items_of` made.
+/// What a chat template is given of items that `items_of` made, or that a response put out.
 std::vector<ChatMessage> messages_of_items(const Json& items);
+/// The same of a response's output: one message of the assistant.
+ChatMessage answer_of_items(const Json& output);
+
+/// Gives results of functions the names of these. \param turn that may have some \param history
+/// what was said before it \throws RequestError for a result of a call that nobody made
+void name_results(std::vector<ChatMessage>& turn, std::span<const ChatMessage> history);
+
+/// Functions of a request, or of a kept one. \throws RequestError
+std::vector<Tool> response_tools_of(const std::string& json);
 
 /// Up to 16 pairs of texts; null: none. \throws RequestError
 Json metadata_of(const nlohmann::json* metadata);

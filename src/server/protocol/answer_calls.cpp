@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "protocol/answer_calls.hpp"
+
+#include <utility>
+
+#include "base/strict_json.hpp"
+#include "episodic/base/error.hpp"
+
+namespace episodic::server {
+
+AnswerCalls::AnswerCalls(std::shared_ptr<const ToolUse> use) : use_(std::move(use)) {
+  if (use_) parser_.emplace(use_->parser());
+}
+
+std::vector<ToolCallEvent> AnswerCalls::kept(std::vector<ToolCallEvent> events) const {
+  if (!use_->parallel)
+    std::erase_if(events, [](const ToolCallEvent& event) {
+      return event.kind != ToolCallEvent::Kind::content && event.index > 0;
+    });
+  return events;
+}
+
+std::vector<ToolCallEvent> AnswerCalls::push(std::string_view text) {
+  if (parser_) return kept(parser_->push(text));
+  if (text.empty()) return {};
+  return {{ToolCallEvent::Kind::content, 0, std::string(text), {}, {}}};
+}
+
+std::vector<ToolCallEvent> AnswerCalls::finish() {
+  return parser_ ? kept(parser_->finish()) : std::vector<ToolCallEvent>();
+}
+
+Json call_json(const std::string& id, const std::string& name, const Json& arguments) {
+  return {
+      {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", arguments}}}};
+}
+
+Json arguments_json(const std::string& text) {
+  try {
+    JsonLimits limits;
+    limits.depth = 64;  // of a call that was found in an answer
+    limits.repeated_keys = true;
+    Json value = parse_ordered(text, "arguments", limits);
+    if (value.is_object()) return value;
+  } catch (const Error&) {  // a text, then
+  }
+  return text;
+}
+
+}  // namespace episodic::server

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Calls of tools in an answer, as each protocol's form is told of them.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "episodic/server/service.hpp"
+#include "protocol/json.hpp"
+
+namespace episodic::server {
+
+/// Finds the calls of one answer in its text, piece by piece. Of an answer that may have one call
+/// only, further calls are left out.
+class AnswerCalls {
+ public:
+  /// \param use null: all text is content
+  explicit AnswerCalls(std::shared_ptr<const ToolUse> use);
+
+  std::vector<ToolCallEvent> push(std::string_view text);
+  /// The answer has ended.
+  std::vector<ToolCallEvent> finish();
+  /// Calls that ended so far.
+  std::size_t calls() const { return parser_ ? parser_->calls() : 0; }
+  /// Whether there are tools to call.
+  bool may_call() const { return parser_.has_value(); }
+
+ private:
+  std::vector<ToolCallEvent> kept(std::vector<ToolCallEvent> events) const;
+
+  std::shared_ptr<const ToolUse> use_;
+  std::optional<ToolCallParser> parser_;
+};
+
+/// A call in a message of a chat.
+Json call_json(const std::string& id, const std::string& name, const Json& arguments);
+
+/// Arguments as the object that their text says, which templates expect; else the text itself.
+Json arguments_json(const std::string& text);
+
+}  // namespace episodic::server
