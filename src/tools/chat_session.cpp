@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -19,70 +18,37 @@
 namespace episodic::tools {
 namespace {
 
-bool all_digits(std::string_view text) {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-bool is_range(std::string_view text) {
-  const std::size_t colon = text.find(':');
-  return colon != std::string_view::npos && all_digits(text.substr(0, colon)) &&
-         all_digits(text.substr(colon + 1));
-}
-
 std::string counted(std::int64_t n, const char* one, const char* many) {
   return n == 1 ? fmt::format("1 {}", one) : fmt::format("{} {}", count_text(n), many);
 }
 
 }  // namespace
 
-/// While it lives, Ctrl-C is a request to stop, and the second one ends the program as ever.
-class ChatSession::StopRequest {
- public:
-  StopRequest() {
-    requested_ = 0;
-    struct sigaction action {};
-    action.sa_handler = [](int) { requested_ = 1; };
-    action.sa_flags = SA_RESETHAND | SA_RESTART;
-    ::sigaction(SIGINT, &action, &before_);
-  }
-  ~StopRequest() { ::sigaction(SIGINT, &before_, nullptr); }
-  StopRequest(const StopRequest&) = delete;
-  StopRequest& operator=(const StopRequest&) = delete;
-
-  bool made() const { return requested_ != 0; }
-
- private:
-  static inline volatile std::sig_atomic_t requested_ = 0;
-  struct sigaction before_ {};
-};
-
 ChatSession::ChatSession(const ChatCommandFlags& flags, Engine& engine,
-                         const GenerateOptions& options)
-    : flags_(flags),
+                         const GenerateOptions& options, std::string source)
+    : ChatBackend(flags),
       engine_(engine),
       options_(options),
+      source_(std::move(source)),
       conversation_(flags.chat, flags.model.model, engine.tokenizer(), engine.tokens() > 0),
       start_(engine.tokens()) {
   if (engine.kept())
     forgotten_.insert(engine.kept()->forgotten().begin(), engine.kept()->forgotten().end());
 }
 
-std::string ChatSession::add_file(const std::filesystem::path& path) {
-  if (path == "-") throw ConfigError("/read: stdin is the conversation itself; name a file");
-  std::string text = read_document(path, "utf-8");
-  text_ += text;
-  if (!text_.ends_with('\n')) text_ += '\n';
-  text_ += '\n';
-  return fmt::format("{}: {} before your next message", path.string(),
-                     bytes_text(static_cast<std::int64_t>(text.size())));
+std::string ChatSession::greeting() const {
+  return fmt::format("{}{}; an answer ends with its turn, or at {} tokens",
+                     sampling_text(options_.sampling), source_.empty() ? "" : " (" + source_ + ")",
+                     options_.max_new);
 }
 
-ChatPrompt ChatSession::prepare(const std::string& message) {
-  return conversation_.ask(text_, message);
+void ChatSession::prepare(const std::string& message) {
+  prompt_ = conversation_.ask(text_, message);
+  message_ = message;
 }
 
-void ChatSession::answer(const std::string& message, const ChatPrompt& prompt) {
+void ChatSession::answer() {
+  const ChatPrompt prompt = std::move(prompt_);
   const StopRequest stop;
   const std::span<const std::int64_t> all(prompt.text);
   // without a question of its own, the last token is the step that the answer starts from
@@ -116,7 +82,7 @@ void ChatSession::answer(const std::string& message, const ChatPrompt& prompt) {
   if (engine_.kept()) engine_.commit();
   for (const auto* ids : {&prompt.text, &prompt.question, &result.ids})
     ids_.insert(ids_.end(), ids->begin(), ids->end());
-  Json turn{{"message", message},
+  Json turn{{"message", message_},
             {"prompt_tokens", prompt.text.size() + prompt.question.size()},
             {"ids", result.ids},
             {"text", result.text},
@@ -202,10 +168,7 @@ std::string ChatSession::memory_text() const {
                         bytes_text(std::max<std::int64_t>(0, u.disk_bytes)));
   else
     text += "; not kept: --memory-dir keeps a conversation in a folder";
-  if (!text_.empty())
-    text += fmt::format("\n{} of text wait for your next message",
-                        bytes_text(static_cast<std::int64_t>(text_.size())));
-  return text + "\n";
+  return text + waiting_text() + "\n";
 }
 
 std::string ChatSession::memories_text() const {
@@ -246,7 +209,7 @@ std::string ChatSession::recalled_text() const {
                         [this](TokenRange event) { return text_of_event(event); });
 }
 
-std::string ChatSession::fork(const std::string& name) const {
+std::string ChatSession::fork(const std::string& name) {
   if (!engine_.kept())
     throw ConfigError("/fork: there is no folder; begin the chat with --memory-dir DIR");
   const std::filesystem::path to = named_memory(memories_folder(), name);
@@ -263,8 +226,9 @@ std::string ChatSession::fork(const std::string& name) const {
 std::string ChatSession::forget(const std::string& what) {
   if (const std::string no = engine_.refusal(Capability::forget); !no.empty())
     throw ConfigError(no);
-  if (is_range(what)) return forget({parse_range(what, "/forget")}, "");
-  if (all_digits(what)) {
+  const Forgotten named = parse_forgotten(what);
+  if (named.kind == Forgotten::Kind::tokens) return forget({named.tokens}, "");
+  if (named.kind == Forgotten::Kind::event) {
     if (engine_.memory()->config().scope == EventScope::head)
       throw ConfigError("/forget: each head has events of its own; name tokens (A:B) or a text");
     const EventTable events = engine_.events();
@@ -276,10 +240,7 @@ std::string ChatSession::forget(const std::string& what) {
           count_text(events.size()), what));
     return forget({events[event]}, "");
   }
-  const bool quoted = what.size() >= 2 && what.front() == '"' && what.back() == '"';
-  const std::string text = quoted ? what.substr(1, what.size() - 2) : what;
-  if (text.find_first_not_of(" \t") == std::string::npos)
-    throw ConfigError("/forget: the text is empty");
+  const std::string& text = named.text;
   std::vector<std::int64_t> ids = ids_of({0, engine_.tokens()});
   if (engine_.memory()->config().scope == EventScope::sequence) {
     const EventTable events = engine_.events();
@@ -335,15 +296,6 @@ std::string ChatSession::save() {
   engine_.commit();
   return fmt::format("{} tokens are in {}, as after every answer\n", count_text(engine_.tokens()),
                      flags_.dir.string());
-}
-
-void ChatSession::note(const std::string& line) const {
-  if (!flags_.common.quiet) fmt::print(stderr, "episodic: {}\n", line);
-}
-
-void ChatSession::refuse(const std::string& line) {
-  fmt::print(stderr, "episodic: {}\n", line);
-  refused_.push_back(line);
 }
 
 Json ChatSession::json() const {

@@ -10,67 +10,36 @@
 #include <string>
 #include <vector>
 
-#include "chat.hpp"
-#include "common.hpp"
-#include "engines.hpp"
+#include "chat_backend.hpp"
 #include "episodic/session/engine.hpp"
 #include "recalled.hpp"
 
 namespace episodic::tools {
 
-/// The flags of `episodic chat`.
-struct ChatCommandFlags {
-  CommonFlags common;
-  ModelFlags model;
-  std::filesystem::path dir, memories;
-  std::int64_t max_tokens = 100'000;
-  ChatFlags chat;
-  GenerationFlags generation;
-  GrammarFlags grammar;
-  JsonFlag json;
-  bool no_history = false;
-};
-
 /// One conversation over an engine with what it attends to.
-class ChatSession {
+class ChatSession final : public ChatBackend {
  public:
-  /// \param flags, engine must outlive it
-  ChatSession(const ChatCommandFlags& flags, Engine& engine, const GenerateOptions& options);
+  /// \param engine must outlive it, as flags must \param source of the options, for people
+  ChatSession(const ChatCommandFlags& flags, Engine& engine, const GenerateOptions& options,
+              std::string source);
 
-  /// Puts a text before the next message. \return what was read, for people
-  std::string add_file(const std::filesystem::path& path);
-  /// A message, and the text before it, in the model's chat format. \throws DataError for what
-  /// cannot be said in it
-  ChatPrompt prepare(const std::string& message);
-  /// Reads the message, answers on stdout, and makes both durable in a kept memory. Ctrl-C takes
-  /// back what is being read, and ends an answer where it is.
-  void answer(const std::string& message, const ChatPrompt& prompt);
-
-  // -- what the commands do. \return what they say, for people \throws Error
-  // -----------------------
-
-  std::string memory_text() const;
+  std::string greeting() const override;
+  /// In the model's chat format.
+  void prepare(const std::string& message) override;
+  /// Reads the message, answers, and makes both durable in a kept memory. Ctrl-C takes back what is
+  /// being read, and ends an answer where it is.
+  void answer() override;
+  std::string memory_text() const override;
   /// The memories beside this one.
-  std::string memories_text() const;
-  /// What was recalled for the last answer.
-  std::string recalled_text() const;
-  /// Makes a second memory beside this one that shares what is common.
-  std::string fork(const std::string& name) const;
-  /// \param what "A:B", a range of tokens; "N", an event; else a text, in quotes if it looks like
-  ///        one of these
-  std::string forget(const std::string& what);
-  std::string save();
-
-  /// A line on stderr, unless --quiet.
-  void note(const std::string& line) const;
-  /// A line on stderr about what could not be done; the conversation goes on.
-  void refuse(const std::string& line);
-
-  Json json() const;
+  std::string memories_text() const override;
+  std::string recalled_text() const override;
+  /// The second memory lies beside this one, and shares what is common.
+  std::string fork(const std::string& name) override;
+  std::string forget(const std::string& what) override;
+  std::string save() override;
+  Json json() const override;
 
  private:
-  class StopRequest;
-
   /// \return false where Ctrl-C came: nothing was read then
   bool read(std::span<const std::int64_t> ids, const StopRequest& stop);
   /// Ids of tokens that were read, here or before; negative where they are not known.
@@ -84,16 +53,16 @@ class ChatSession {
   /// Forgets them, one range after the other. \param left what to say of what stays
   std::string forget(const std::vector<TokenRange>& ranges, const std::string& left);
 
-  const ChatCommandFlags& flags_;
   Engine& engine_;
   const GenerateOptions options_;
+  const std::string source_;
   Conversation conversation_;
   std::int64_t start_;                   // tokens that were there before
   std::vector<std::int64_t> ids_;        // read and answered since
   std::vector<RecalledEvent> recalled_;  // for the last answer
   std::set<EventId> forgotten_;          // of scope 0
-  std::string text_;                     // to be read with the next message
-  Json turns_ = Json::array(), refused_ = Json::array();
+  std::string message_;                  // to be answered next
+  ChatPrompt prompt_;
 };
 
 }  // namespace episodic::tools

@@ -15,6 +15,7 @@
 #include "kept.hpp"
 #include "line_history.hpp"
 #include "line_input.hpp"
+#include "remote_chat.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -89,7 +90,7 @@ std::vector<std::string> command_names() {
 }
 
 /// \return false where the conversation ends \throws Error for what cannot be done
-bool run_command(const std::string& line, const JsonFlag& out, ChatSession& chat) {
+bool run_command(const std::string& line, const JsonFlag& out, ChatBackend& chat) {
   const std::size_t end = std::min(line.find_first_of(" \t"), line.size());
   std::string name = line.substr(0, end);
   const std::size_t first = line.find_first_not_of(" \t", end);
@@ -124,7 +125,38 @@ bool run_command(const std::string& line, const JsonFlag& out, ChatSession& chat
   return true;
 }
 
-void run(const ChatCommandFlags& flags) {
+/// The conversation itself, whoever answers.
+void converse(const ChatCommandFlags& flags, ChatBackend& chat) {
+  LineInput input({.prompts = !flags.common.quiet,
+                   .edits = !flags.json.on_stdout(),
+                   .history = flags.no_history ? std::filesystem::path()
+                                               : LineHistory::file_named("chat_history"),
+                   .completions = command_names()});
+  chat.note(chat.greeting() + ". /help lists commands");
+  std::string message;
+  while (next_message(input, message)) {
+    if (const std::string trouble = input.trouble(); !trouble.empty())
+      chat.note("no history is kept: " + trouble);
+    if (message.find_first_not_of(" \t\r\n") == std::string::npos) continue;
+    try {
+      if (message.starts_with("//")) {
+        message.erase(0, 1);
+      } else if (message.starts_with("/")) {
+        if (!run_command(message, flags.json, chat)) break;
+        continue;
+      }
+      chat.prepare(message);
+    } catch (const Error& e) {  // a mistyped name ends no conversation; nothing was read yet
+      chat.refuse(on_one_line(e));
+      continue;
+    }
+    chat.answer();
+  }
+  flags.json.write(chat.json());
+}
+
+/// With a model in this process.
+void run_local(const ChatCommandFlags& flags) {
   flags.common.apply();
   const GenerationDefaults of_model = generation_defaults(flags.model.model);
   GenerateOptions options = flags.generation.options(of_model);
@@ -143,37 +175,18 @@ void run(const ChatCommandFlags& flags) {
     const auto memory = kept_memory(flags, engine->config());
     engine->attach(memory, memory->tokens() + flags.max_tokens);
   }
-  ChatSession chat(flags, *engine, options);
-  LineInput input({.prompts = !flags.common.quiet,
-                   .edits = !flags.json.on_stdout(),
-                   .history = flags.no_history ? std::filesystem::path()
-                                               : LineHistory::file_named("chat_history"),
-                   .completions = command_names()});
-  chat.note(fmt::format("{}{}; an answer ends with its turn, or at {} tokens. /help lists commands",
-                        sampling_text(options.sampling),
-                        of_model.source.empty() ? "" : " (" + of_model.source + ")",
-                        options.max_new));
-  std::string message;
-  while (next_message(input, message)) {
-    if (const std::string trouble = input.trouble(); !trouble.empty())
-      chat.note("no history is kept: " + trouble);
-    if (message.find_first_not_of(" \t\r\n") == std::string::npos) continue;
-    ChatPrompt prompt;
-    try {
-      if (message.starts_with("//")) {
-        message.erase(0, 1);
-      } else if (message.starts_with("/")) {
-        if (!run_command(message, flags.json, chat)) break;
-        continue;
-      }
-      prompt = chat.prepare(message);
-    } catch (const Error& e) {  // a mistyped name ends no conversation; nothing was read yet
-      chat.refuse(on_one_line(e));
-      continue;
-    }
-    chat.answer(message, prompt);
+  ChatSession chat(flags, *engine, options, of_model.source);
+  converse(flags, chat);
+}
+
+void run(const ChatCommandFlags& flags) {
+  if (!flags.server.empty()) {
+    RemoteChat chat(flags);
+    return converse(flags, chat);
   }
-  flags.json.write(chat.json());
+  if (flags.model.model.empty())
+    throw UsageError("--model is required, or the address of a server with --server");
+  run_local(flags);
 }
 
 }  // namespace
@@ -188,11 +201,24 @@ void add_chat(Command& app) {
       "is a command:\n/help lists them, '/read FILE' puts a text before the next message, '/quit' "
       "ends. Ctrl-C stops an\nanswer. With --memory-dir the conversation is kept in a folder after "
       "each answer, and goes on there\nthe next time. In a terminal lines can be edited and called "
-      "back, also those of earlier chats.\n\n"
+      "back, also those of earlier chats.\nWith --server a running `episodic serve` answers, and "
+      "--memory-name keeps the conversation there.\n\n"
       "Examples:\n"
       "  episodic chat --model M --memory-dir talks.mem\n"
+      "  episodic chat --server http://127.0.0.1:8080 --memory-name talks\n"
       "  printf '/read book.txt\\nWho wrote the letter?\\n' | episodic chat --model M --quiet");
-  flags->model.add_to(sub);
+  flags->model.add_to(sub, true, false);
+  const Option server = sub.option("--server", flags->server,
+                                   "Address of a running `episodic serve` that answers, instead "
+                                   "of --model: http://HOST:PORT or unix:PATH");
+  server.type_name("URL");
+  sub.option("--memory-name", flags->memory_name,
+             "With --server: name of the memory in which it keeps the conversation; made if there "
+             "is none")
+      .needs(server);
+  sub.option("--api-key-file", flags->key_file,
+             "With --server: file whose first line is the key (default: EPISODIC_API_KEY)")
+      .needs(server);
   sub.option("--memory-dir", flags->dir, "Folder in which the conversation is kept");
   sub.option(
       "--memories", flags->memories,

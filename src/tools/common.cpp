@@ -124,8 +124,10 @@ void CommonFlags::apply_on_host() const {
     throw ConfigError("--event-tokens: this benchmark has no device_bytes to divide; leave it out");
 }
 
-void ModelFlags::add_to(Command& app, bool with_full_attention) {
-  app.option("--model", model, "Model directory in Hugging Face layout, or a GGUF file").required();
+void ModelFlags::add_to(Command& app, bool with_full_attention, bool model_required) {
+  const Option path =
+      app.option("--model", model, "Model directory in Hugging Face layout, or a GGUF file");
+  if (model_required) path.required();
   const Option adapters = app.option(
       "--lora", lora,
       "Adapter as PEFT saves it, with a factor behind a colon if it is not 1 (may be given several "

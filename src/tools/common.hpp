@@ -96,7 +96,8 @@ struct ModelFlags {
   std::string quantize;  ///< empty: weights as they are stored
   bool full_attention = false;
 
-  void add_to(Command& app, bool with_full_attention = true);
+  /// \param model_required whether the command line refuses one without --model
+  void add_to(Command& app, bool with_full_attention = true, bool model_required = true);
   /// What is done with the weights. \throws ConfigError naming the flag
   ModelOptions options() const;
   /// The memory's settings: MODEL/memory.json or the paper's, changed by --memory. What

@@ -12,6 +12,17 @@
 
 namespace episodic::tools {
 
+/// Tokens with their text.
+struct PlacedText {
+  std::string text;
+  TokenRange tokens;
+};
+
+/// The tokens of each place, in order: whole pieces, of which a place touches the first and the
+/// last. White space and case as below.
+/// \param pieces in order; no place reaches over tokens between two of them
+std::vector<TokenRange> places_of(std::span<const PlacedText> pieces, const std::string& text);
+
 /// The tokens of each place, in order; places do not overlap. Any white space counts as one space,
 /// so that a line break in a book is none in what is looked for; letters' case counts.
 /// \param ids negative where a token is not known: no place reaches over it

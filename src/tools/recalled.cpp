@@ -53,7 +53,9 @@ std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of
   if (of > 1 && static_cast<std::int64_t>(layers.size()) == of)
     return fmt::format("all {} layers", of);
   constexpr std::size_t kNamed = 4;
-  if (layers.size() > kNamed) return fmt::format("{} of {} layers", layers.size(), of);
+  if (layers.size() > kNamed)
+    return of > 0 ? fmt::format("{} of {} layers", layers.size(), of)
+                  : fmt::format("{} layers", layers.size());
   return fmt::format("layer{} {}", layers.size() == 1 ? "" : "s", fmt::join(layers, ", "));
 }
 
@@ -65,21 +67,29 @@ std::string recalled_table(const std::vector<RecalledEvent>& events, const Episo
 
 std::string recalled_table(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
                            const EventText& text) {
-  constexpr std::size_t kShown = 12, kText = 80;
-  if (events.empty()) return "nothing was recalled: all that was read is in the window\n";
   const double total = attention_of(events);
+  std::vector<RecalledLine> lines;
+  for (const RecalledEvent& e : events)
+    lines.push_back({total > 0 ? e.attention / total : -1, e.rank, e.event, e.tokens,
+                     layers_text(e.layers, memory.shape().n_layers), text(e.tokens)});
+  return recalled_table(lines);
+}
+
+std::string recalled_table(const std::vector<RecalledLine>& lines) {
+  constexpr std::size_t kShown = 12, kText = 80;
+  if (lines.empty()) return "nothing was recalled: all that was read is in the window\n";
   std::string out = fmt::format("{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n", "attention", "rank",
                                 "event", "tokens", "recalled in", "text");
-  for (std::size_t i = 0; i < std::min(kShown, events.size()); ++i) {
-    const RecalledEvent& e = events[i];
-    out += fmt::format(
-        "{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n",
-        total > 0 ? fmt::format("{:.1f}%", 100 * e.attention / total) : std::string("-"), e.rank,
-        e.event, fmt::format("{}:{}", e.tokens.start, e.tokens.end),
-        layers_text(e.layers, memory.shape().n_layers), excerpt_of(text(e.tokens), kText));
+  for (std::size_t i = 0; i < std::min(kShown, lines.size()); ++i) {
+    const RecalledLine& e = lines[i];
+    out +=
+        fmt::format("{:>9}  {:>4}  {:>7}  {:>13}  {:<15}  {}\n",
+                    e.attention >= 0 ? fmt::format("{:.1f}%", 100 * e.attention) : std::string("-"),
+                    e.rank, e.event, fmt::format("{}:{}", e.tokens.start, e.tokens.end), e.layers,
+                    excerpt_of(e.text, kText));
   }
-  if (events.size() > kShown)
-    out += fmt::format("and {} more; --json lists all\n", events.size() - kShown);
+  if (lines.size() > kShown)
+    out += fmt::format("and {} more; --json lists all\n", lines.size() - kShown);
   return out;
 }
 

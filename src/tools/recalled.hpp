@@ -37,7 +37,17 @@ std::string recalled_table(const std::vector<RecalledEvent>& events, const Episo
 std::string recalled_table(const std::vector<RecalledEvent>& events, const SequenceMemory& memory,
                            const EventText& text);
 
+/// A line of such a table.
+struct RecalledLine {
+  double attention = -1;  ///< share of what all of them received; negative: it is not known
+  std::int64_t rank = 0, event = 0;
+  TokenRange tokens;
+  std::string layers, text;
+};
+std::string recalled_table(const std::vector<RecalledLine>& lines);
+
 /// "layers 2, 3": a list of numbers behind its word. "all 24 layers" where it is all of them.
+/// \param of 0: it is not known how many there are
 std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of);
 
 /// One line, control characters as spaces, cut to `most` bytes in the middle of no character.

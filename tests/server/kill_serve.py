@@ -137,7 +137,7 @@ class Conversation:
     """One that grows."""
 
     def __init__(self, draw):
-        self.id, self.answered = None, 0
+        self.id, self.answered, self.responses = None, 0, []
 
     def found(self, server):
         if not self.id:
@@ -155,6 +155,7 @@ class Conversation:
             self.id = json.loads(server.post("/v1/conversations", {}))["id"]
         response = json.loads(server.post("/v1/responses", {"input": message(self.answered), "conversation": self.id}))
         self.answered += 1
+        self.responses.append(response["id"])
         return text_of(response)
 
 

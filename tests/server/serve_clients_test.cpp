@@ -223,6 +223,49 @@ TEST_CASE("serve: connections that say nothing, or little, stop nobody") {
   REQUIRE(busy.client.receive("data: ").find("data: ") != std::string::npos);
 }
 
+TEST_CASE("serve: health and metrics are answered while every connection is in use") {
+  ServedModel model;
+  Service service(*model.engine);
+  ServerOptions options;
+  options.limits.connections = 6;
+  options.limits.reserve = 2;
+  options.limits.idle_time = options.limits.head_time = std::chrono::hours(1);  // not these help
+  options.access.api_key = "secret";
+  const Running running(service, options);
+  const std::string key = "Authorization: Bearer secret\r\n";
+  const auto status = [&](const std::string& path, const std::string& headers) {
+    Raw raw(running);
+    raw.send(get(path, headers));
+    return raw.status();
+  };
+  std::deque<Raw> held;  // one whose answer is written, and that takes nothing; others that wait
+  for (int i = 0; i < 6; ++i) {
+    held.emplace_back(running, 4096);
+    held.back().send(post_text(endless(true), key));
+    REQUIRE(held.back().receive("\r\n\r\n").find("200 OK") != std::string::npos);
+  }
+  std::deque<Raw> silent;  // as many as want the reserve
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(status("/health", "") == 200);
+    REQUIRE(status("/metrics", key) == 200);
+    REQUIRE(status("/v1/metrics", key) == 200);
+    REQUIRE(status("/metrics", "") == 401);
+    REQUIRE(status("/v1/models", key) == 503);
+    Raw asks(running);
+    asks.send(post_text(kShort, key));
+    const std::string refused = asks.receive();
+    REQUIRE(refused.find("Retry-After: 1\r\n") != std::string::npos);
+    REQUIRE(refused.find("as many connections as it can hold") != std::string::npos);
+    silent.emplace_back(running);
+    if (i % 2 == 0) silent.back().send("GET /health HTTP/1.1\r\nX: ");
+  }
+  REQUIRE(service.scheduler().counters().requests == 6);
+  // the reserve takes no place of the others: there is one again as soon as one of them has gone
+  silent.clear();
+  held.pop_back();
+  REQUIRE(comes([&] { return status("/v1/models", key) == 200; }));
+}
+
 TEST_CASE("serve: a head or a body that comes byte by byte is not waited for") {
   ServedModel model;
   Service service(*model.engine);

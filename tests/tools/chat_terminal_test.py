@@ -37,10 +37,13 @@ class Terminal:
         if self.pid == 0:
             env = {k: v for k, v in os.environ.items() if not k.startswith(("LC_", "LANG", "EDITRC"))}
             env |= {"HOME": str(folder), "XDG_STATE_HOME": str(folder / "state"), "TERM": term, "LANG": "C"}
-            os.execve(PROGRAM, [PROGRAM, "chat", "--model", str(folder / "model"), "--threads", "1", *flags], env)
+            os.execve(PROGRAM, [PROGRAM, "chat", *self.arguments(folder), *flags], env)
         self.edits = EDITS and term != "dumb"
         self.seen = ""
         self.all = ""
+
+    def arguments(self, folder):
+        return ["--model", str(folder / "model"), "--threads", "1"]
 
     def read(self, seconds):
         """What comes within that time; False at the end."""

@@ -19,6 +19,7 @@ struct HeadLimits {
 struct ConnectionLimits {
   HeadLimits head;
   std::size_t connections = 256;   ///< at a time
+  std::size_t reserve = 8;         ///< further ones, which may ask for /health and /metrics alone
   std::size_t body = 256 << 20;    ///< bytes
   std::size_t bodies = 512 << 20;  ///< of all connections together
   std::size_t rate = 64 << 10;     ///< bytes a second that a body must come with

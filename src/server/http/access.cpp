@@ -56,6 +56,13 @@ bool asks_health(const HttpHead& head) {
   return std::string_view(head.path).substr(0, head.path.find('?')) == "/health";
 }
 
+bool asks_status(const HttpHead& head) {
+  std::string_view path = head.path;
+  path = path.substr(0, path.find('?'));
+  if (path.starts_with("/v1/")) path.remove_prefix(3);
+  return !head.has_body() && (path == "/health" || path == "/metrics");
+}
+
 Access::Access(AccessOptions options)
     : options_(std::move(options)),
       keys_(options_.api_keys),

@@ -14,6 +14,8 @@ namespace episodic::server {
 
 /// What anybody may ask: it says nothing but that there is a server, and whether it is ready.
 bool asks_health(const HttpHead& head);
+/// What watches a server asks, which is answered whatever runs: /health and /metrics.
+bool asks_status(const HttpHead& head);
 
 /// Without a key any program of this machine may ask, and a browser is one of them. Two checks keep
 /// web pages out. A page whose name was made to lead here (DNS rebinding) still says its own name

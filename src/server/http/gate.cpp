@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::size_t kRequestsEach = 1000;  // of a connection
 constexpr std::size_t kSpare = 64;  // threads that may be ending beside those that have a place
+constexpr const char* kFull = "the server has as many connections as it can hold";
 
 thread_local Exchange* answered = nullptr;  // by this thread
 
@@ -110,7 +111,7 @@ void Gate::accept_from(int listener, bool local) {
   if (socket >= 0) {
     admit(socket, local);
   } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-    cut_the_slowest();
+    cut_the_slowest(false);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     remove_ended();
   } else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) {
@@ -145,12 +146,12 @@ void Gate::remove_ended() {
   for (Place& place : ended) place.thread.join();
 }
 
-bool Gate::cut_the_slowest() {
+bool Gate::cut_the_slowest(bool reserve) {
   const std::lock_guard lock(mutex_);
   Place* slowest = nullptr;
   Clock::time_point oldest = Clock::time_point::max();
   for (Place& place : places_) {
-    if (!place.connection || place.cut) continue;
+    if (!place.connection || place.cut || place.reserve != reserve) continue;
     const auto since = place.connection->waits_since();
     if (!since || *since >= oldest) continue;
     oldest = *since;
@@ -164,25 +165,27 @@ bool Gate::cut_the_slowest() {
 
 void Gate::admit(int socket, bool local) {
   remove_ended();
-  std::size_t staying = 0, all = 0;
+  std::size_t all = 0, usual = 0, reserved = 0;  // the latter two: those that stay
   {
     const std::lock_guard lock(mutex_);
     all = places_.size();
-    for (const Place& place : places_) staying += place.cut ? 0 : 1;
+    for (const Place& place : places_)
+      if (!place.cut) ++(place.reserve ? reserved : usual);
   }
   auto connection = std::make_unique<Connection>(socket, limits_, bodies_, local);
-  if ((staying >= limits_.connections && !cut_the_slowest()) ||
-      all >= limits_.connections + kSpare) {
-    connection->reply(503, error_body(503, "the server has as many connections as it can hold"),
-                      {{"Retry-After", "1"}}, true, false);
+  const bool reserve = usual >= limits_.connections && !cut_the_slowest(false);
+  if ((reserve && reserved >= limits_.reserve && !cut_the_slowest(true)) ||
+      all >= limits_.connections + limits_.reserve + kSpare) {
+    connection->reply(503, error_body(503, kFull), {{"Retry-After", "1"}}, true, false);
     return;
   }
   const std::lock_guard lock(mutex_);
   Place& place = places_.emplace_back();
   place.connection = std::move(connection);
+  place.reserve = reserve;
   try {
-    place.thread = std::thread([this, &place] {
-      serve(*place.connection);
+    place.thread = std::thread([this, &place, reserve] {
+      serve(*place.connection, reserve);
       const std::lock_guard ending(mutex_);
       place.connection.reset();
       ended_.notify_all();
@@ -216,16 +219,16 @@ void Gate::end_all() {
   places_.clear();
 }
 
-void Gate::serve(Connection& connection) {
+void Gate::serve(Connection& connection, bool reserve) {
   try {
     for (std::size_t n = 0; n < kRequestsEach; ++n)
-      if (!serve_one(connection)) break;
+      if (!serve_one(connection, reserve)) break;
     connection.finish();
   } catch (const std::exception&) {  // no memory: this connection ends, and no other
   }
 }
 
-bool Gate::serve_one(Connection& connection) {
+bool Gate::serve_one(Connection& connection, bool reserve) {
   HttpHead head;
   connection.extra_headers.clear();
   try {
@@ -235,8 +238,9 @@ bool Gate::serve_one(Connection& connection) {
     connection.extra_headers = access_.cors_headers(head);
     access_.check(head, connection.local());
     check_(head);
+    if (reserve && !asks_status(head)) throw HttpError(503, kFull);
     Exchange request{connection, head, connection.read_body(head)};
-    const bool close = head.minor == 0 || !head.keeps_alive() || stopping_;
+    const bool close = head.minor == 0 || !head.keeps_alive() || stopping_ || reserve;
     if (head.method == "OPTIONS")
       return connection.reply(204, "", access_.preflight_headers(head), close, false) && !close;
     answered = &request;

@@ -35,7 +35,8 @@ struct Exchange {
 /// none. For this the Gate accepts connections itself, reads a request under ConnectionLimits and
 /// Access, and hands `process_request` a stream that holds a first line only. Each connection has a
 /// thread. Where all places are taken, the connection goes that has kept the server waiting
-/// longest: whoever is slow harms the slow.
+/// longest: whoever is slow harms the slow. Where all of them are being answered, further ones may
+/// ask for the server's status alone, on places of a small reserve.
 class Gate final : private httplib::Server {
  public:
   using Answer = std::function<void(Exchange&, httplib::Response&)>;
@@ -63,17 +64,18 @@ class Gate final : private httplib::Server {
   struct Place {
     std::unique_ptr<Connection> connection;  // null once it has ended
     std::thread thread;
+    bool reserve = false;
     bool cut = false;
   };
   class FirstLine;
 
   void accept_from(int listener, bool local);
   void admit(int socket, bool local);
-  bool cut_the_slowest();
+  bool cut_the_slowest(bool reserve);
   void remove_ended();
   void end_all();
-  void serve(Connection& connection);
-  bool serve_one(Connection& connection);
+  void serve(Connection& connection, bool reserve);
+  bool serve_one(Connection& connection, bool reserve);
 
   const Access access_;
   const ConnectionLimits limits_;
