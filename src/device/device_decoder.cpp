@@ -117,7 +117,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
   void check_step(std::span<const std::int64_t> ids) const;
   void begin_step(std::int64_t n, StepKind kind);
   /// Closes a step that does not come to its end: the memory can be edited and kept as it was.
-  void abandon_step() {
+  void abandon_step() noexcept {
     if (memory) memory->abandon_step();
   }
   void finish_step(std::span<const std::int64_t> ids);
@@ -590,6 +590,9 @@ std::vector<std::exception_ptr> DeviceDecoder::try_step_batch(std::span<const Se
     each([](const SequenceStep& s) { s.sequence->step(s.ids, s.kind); });
     return failures;
   };
+  const auto abandon_steps = [&] {
+    for (const std::size_t i : left) batch[i].sequence->impl_->abandon_step();
+  };
 
   each([](const SequenceStep& s) { s.sequence->impl_->check_step(s.ids); });
   if (left.size() > 1) {
@@ -608,9 +611,16 @@ std::vector<std::exception_ptr> DeviceDecoder::try_step_batch(std::span<const Se
   } catch (...) {
     // A file that cannot be read, a hook that throws: nobody has made the step, and each may begin
     // it anew. Alone, each says whether it was the one.
+    abandon_steps();
     return each_alone();
   }
-  const std::vector<std::exception_ptr> ended = Impl::end_batch(steps, launched);
+  std::vector<std::exception_ptr> ended;
+  try {
+    ended = Impl::end_batch(steps, launched);
+  } catch (...) {  // the device fails, and no memory is at fault
+    abandon_steps();
+    throw;
+  }
   for (std::size_t i = 0; i < left.size(); ++i) failures[left[i]] = ended[i];
   return failures;
 }

@@ -67,11 +67,11 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
         "CUDA memory: an earlier step could be neither kept nor taken back, as was said then; "
         "reset "
         "it");
+  m.open = false;  // whatever fails from here on
   const device::CurrentDevice current(m.device);
   Impl::forget_due(std::array{impl_.get()});
   m.make_room(n);
   if (m.lower) m.lower->begin_step(m.tokens);
-  m.open = true;
   m.has_angles = false;
   m.n = n;
   m.next_layer = 0;
@@ -83,6 +83,7 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   // The stream waits here rather than where it must: for a layer of a step that is now begun anew,
   // and before a step of one token, which may be a graph. A graph waits for nothing outside it.
   if (m.fetches_ahead || n == 1) m.join_side_streams();
+  m.open = true;
 }
 
 std::optional<std::uint32_t> DeviceMemory::step_kind() const {
@@ -147,7 +148,7 @@ void DeviceMemory::Impl::copy_end_state(bool back) {
   }
 }
 
-void DeviceMemory::abandon_step() { impl_->open = false; }
+void DeviceMemory::abandon_step() noexcept { impl_->open = false; }
 
 /// As if the end of the open step had not begun: of what files cannot keep, nothing is left in
 /// their store, and the timelines are those before. What the step closed lies behind the tables'

@@ -214,6 +214,8 @@ void TorchDeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   run([&](DeviceMemory& memory) { memory.begin_step(n, kind); });
 }
 
+void TorchDeviceMemory::abandon_step() noexcept { impl_->memory.abandon_step(); }
+
 at::Tensor TorchDeviceMemory::attend(std::int64_t layer, const at::Tensor& q, const at::Tensor& k,
                                      const at::Tensor& v) {
   const Impl& m = *impl_;

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kept.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
 #include <fstream>
 
 #include "episodic/base/error.hpp"
@@ -81,19 +84,57 @@ std::optional<ReadingNote> ReadingNote::of(const std::filesystem::path& dir) {
   }
 }
 
+namespace {
+
+/// "major:minor" of the file system of a mount, in decimals; empty where the system does not say.
+std::string device_of_mount(std::uint64_t mount) {
+  const std::string begins = fmt::format("{} ", mount);
+  std::ifstream mounts("/proc/self/mountinfo");  // "36 35 98:0 /root /mnt rw - ext3 /dev/sda1 rw"
+  for (std::string line; std::getline(mounts, line);) {
+    if (!line.starts_with(begins)) continue;
+    const std::size_t from = line.find(' ', begins.size());
+    if (from == std::string::npos) break;
+    return line.substr(from + 1, line.find(' ', from + 1) - from - 1);
+  }
+  return {};
+}
+
+/// What /proc/locks may call a file: " fe:01:393230 ". The device there is that of the mounted file
+/// system. On some (btrfs, overlays) stat says another one, which no other file system has.
+std::vector<std::string> names_in_locks(const std::filesystem::path& path) {
+  struct statx info {};
+  unsigned wanted = STATX_INO;
+#ifdef STATX_MNT_ID
+  wanted |= STATX_MNT_ID;
+#endif
+  if (::statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, wanted, &info) != 0) return {};
+  const auto name = [&](unsigned major, unsigned minor) {
+    return fmt::format(" {:02x}:{:02x}:{} ", major, minor, info.stx_ino);
+  };
+  std::vector<std::string> names{name(info.stx_dev_major, info.stx_dev_minor)};
+#ifdef STATX_MNT_ID
+  if (info.stx_mask & STATX_MNT_ID) {
+    unsigned major = 0, minor = 0;
+    const std::string device = device_of_mount(info.stx_mnt_id);
+    if (std::sscanf(device.c_str(), "%u:%u", &major, &minor) == 2)
+      names.push_back(name(major, minor));
+  }
+#endif
+  return names;
+}
+
+}  // namespace
+
 bool is_being_written(const std::filesystem::path& dir) {
   // Asked of the system rather than tried: to take the lock, be it for a moment, would refuse a
   // writer that begins just then.
-  std::vector<std::string> inodes;
-  for (const std::filesystem::path& path : {dir / "lock", dir}) {
-    struct stat info {};
-    if (::stat(path.c_str(), &info) == 0) inodes.push_back(fmt::format(":{} ", info.st_ino));
-  }
+  std::vector<std::string> names = names_in_locks(dir / "lock");
+  for (std::string& name : names_in_locks(dir)) names.push_back(std::move(name));
   std::ifstream locks("/proc/locks");  // "1: FLOCK  ADVISORY  WRITE 4711 fe:01:393230 0 EOF"
   for (std::string line; std::getline(locks, line);)
     if (line.find(" FLOCK ") != std::string::npos && line.find(" WRITE ") != std::string::npos)
-      for (const std::string& inode : inodes)
-        if (line.find(inode) != std::string::npos) return true;
+      for (const std::string& name : names)
+        if (line.find(name) != std::string::npos) return true;
   return false;
 }
 

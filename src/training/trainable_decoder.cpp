@@ -355,15 +355,32 @@ struct TrainableDecoder::Impl {
             fmt::format("training: id {} is not in the vocabulary of {} tokens; use the "
                         "tokenizer of this model",
                         id, config.vocab_size));
+    // What a step that fails puts back; tensors are shared, not copied.
+    std::vector<Layer> layers_before = layers;
+    at::Tensor logits_before = last_logits;
     memory->begin_step(n, kind);
+    try {
+      return begun_step(ids, rows);
+    } catch (...) {
+      layers = std::move(layers_before);
+      last_logits = std::move(logits_before);
+      memory->abandon_step();
+      throw;
+    }
+  }
+
+  /// The rest of a step. Its last act is the end of the memory's, behind which nothing fails.
+  at::Tensor begun_step(std::span<const std::int64_t> ids, std::int64_t rows) {
+    const auto n = static_cast<std::int64_t>(ids.size());
     at::Tensor index = at::empty({n}, at::kLong);
     std::copy(ids.begin(), ids.end(), index.mutable_data_ptr<std::int64_t>());
     at::Tensor x = embedding.index_select(0, index) * config.embedding_multiplier;
     for (std::int64_t l = 0; l < config.n_layers; ++l) x = run_layer(l, std::move(x));
     const std::vector<float> surprise = surprise_of(index, x);
+    at::Tensor logits = rows == 0 ? at::empty({0, config.vocab_size}, at::kFloat)
+                                  : logits_of(x.narrow(0, n - rows, rows));
     memory->end_step(surprise.data());
-    return rows == 0 ? at::empty({0, config.vocab_size}, at::kFloat)
-                     : logits_of(x.narrow(0, n - rows, rows));
+    return logits;
   }
 
   // -- what it leaves --

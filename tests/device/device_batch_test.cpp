@@ -588,6 +588,67 @@ MemoryConfig over_files(const TempDir& dir, const TempDir& files, std::int64_t m
   return config;
 }
 
+TEST_CASE(
+    "a batch whose kernels a device does not launch leaves no step open, whichever they are") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  const episodic_test::DefaultsBehind defaults;
+  const TempDir dir, files;
+  TinyLlama(shape_of(TensorType::f32), 7).write(dir.path());
+  MemoryConfig retaining = small_config();
+  retaining.retention.emplace();
+  retaining.retention->memoria.initial_lifespan = 1;
+  retaining.retention->memoria.alpha = 0.1;
+  const struct {
+    MemoryConfig config;
+    std::int64_t tokens;  // room for them
+    bool in_files;
+  } settings[] = {{over_host(dir), 120, false},
+                  {over_files(dir, files, 200), 200, true},
+                  {retaining, 120, false}};
+  for (std::size_t setting = 0; setting < std::size(settings); ++setting) {
+    std::vector<DeviceDecoder> failing, apart;
+    for (std::vector<DeviceDecoder>* const models : {&failing, &apart}) {
+      models->push_back(DeviceDecoder::load(dir.path()));
+      models->push_back((*models)[0].share_weights());
+      (*models)[0].attach_memory(settings[setting].config, settings[setting].tokens);
+      (*models)[1].attach_memory(small_config(), 120);
+      for (unsigned step = 0; step < 6; ++step)
+        for (DeviceDecoder& model : *models) model.step(random_ids(10, step));
+    }
+    const auto batch_of = [](std::vector<DeviceDecoder>& models, const Ids& ids) {
+      return std::vector<DeviceDecoder::SequenceStep>{{&models[0], ids}, {&models[1], ids}};
+    };
+    for (const std::int64_t n : {9, 1, 1}) {
+      const Ids ids = random_ids(n, 40 + static_cast<unsigned>(setting));
+      const auto first = failing[0].snapshot(), second = failing[1].snapshot();
+      bool whole = false;
+      std::int64_t left = 0;
+      for (; !whole; ++left) {
+        INFO("settings " << setting << ", " << n << " tokens, " << left << " launches");
+        emulator::set_launches_left(left);
+        try {
+          const auto failures = DeviceDecoder::try_step_batch(batch_of(failing, ids));
+          whole = !failures[0] && !failures[1];
+        } catch (const DeviceError&) {
+        }
+        emulator::set_launches_left(-1);
+        for (DeviceDecoder& model : failing) REQUIRE(model.memory().open_tokens() == 0);
+        if (whole) break;
+        failing[0].restore(*first);
+        failing[1].restore(*second);
+      }
+      REQUIRE(left > 10);
+      DeviceDecoder::step_batch(batch_of(apart, ids));
+      for (std::size_t i = 0; i < 2; ++i)
+        if (!settings[setting].in_files)  // else the slots may lack what was not copied there
+          REQUIRE((seen_of(failing[i], true) == seen_of(apart[i], true)));
+    }
+  }
+#else
+  EPISODIC_SKIP("a device that refuses launches is emulated");
+#endif
+}
+
 /// Three sequences that make steps together, and the same ones alone. One of them has a fault.
 class Faulty {
  public:

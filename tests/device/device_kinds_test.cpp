@@ -52,6 +52,11 @@ TEST_CASE("a memory on a device takes random steps as the definition says, and a
   sequence_kinds::check_steps({host_kind(), device_kind()});
 }
 
+TEST_CASE("a memory on a device goes on after a step that was abandoned") {
+  EPISODIC_NEEDS_DEVICE();
+  sequence_kinds::check_abandoning(device_kind());
+}
+
 TEST_CASE("a memory on a device refuses the same views by name") {
   EPISODIC_NEEDS_DEVICE();
   for (const bool turns_back : {false, true})

@@ -371,6 +371,27 @@ TEST_CASE("an old libtorch's default stream is the null stream, of others the ca
   }
 }
 
+TEST_CASE("CUDA tensors: a decoder's state gives up a step that failed, and goes on") {
+  NEEDS_CUDA_TENSORS();
+  const MemoryShape shape = driver::small_shape(2, 4, 2, 16);
+  const Sequence s(shape, DType::float32, 96);
+  Slots failing = slots_on(kFirst, full_config(), shape, {DType::float32, 96});
+  Slots apart = slots_on(kFirst, full_config(), shape, {DType::float32, 96});
+  for (std::int64_t first = 0; first < 96; first += 12) {
+    failing.state.begin_step(s.ids_of(first, 12));
+    const auto x = rows_of(s, 1, first, 12, kFirst, Lie::packed);  // another layer's rows
+    failing.layers[0].attend(x[0], x[1], x[2]);
+    REQUIRE_THROWS_AS(failing.layers[0].attend(x[0], x[1], x[2]), DataError);
+    SequenceState& state = failing.state;  // as a decoder has it
+    state.abandon_step();
+    REQUIRE(failing.memory().open_tokens() == 0);
+    if (first == 72)
+      for (Slots* slots : {&failing, &apart}) slots->memory().forget(EventId{0});
+    REQUIRE(at::equal(failing.step(s, first, 12), apart.step(s, first, 12)));
+  }
+  REQUIRE(apart.memory().events().size() > 3);
+}
+
 TEST_CASE("CUDA tensors: a restored memory goes on with the logits that it is given") {
   NEEDS_CUDA_TENSORS();
   const MemoryShape shape = driver::small_shape(1, 4, 2, 16);

@@ -67,6 +67,12 @@ TEST_CASE("a memory of CUDA tensors takes random steps as all kinds of memory do
   sequence_kinds::check_steps(all_kinds());
 }
 
+TEST_CASE("a memory of CUDA tensors goes on after a step that was abandoned") {
+  EPISODIC_NEEDS_DEVICE();
+  if (!has_cuda_tensors()) EPISODIC_SKIP("this libtorch has no CUDA, and so no CUDA tensors");
+  sequence_kinds::check_abandoning(all_kinds().back());
+}
+
 TEST_CASE("a memory of CUDA tensors refuses the same views by name") {
   EPISODIC_NEEDS_DEVICE();
   if (!has_cuda_tensors()) EPISODIC_SKIP("this libtorch has no CUDA, and so no CUDA tensors");

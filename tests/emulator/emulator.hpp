@@ -87,6 +87,9 @@ void set_pinned_capacity(std::int64_t bytes);
 std::int64_t pinned_bytes();
 /// Whether the device reads registered memory at the host's addresses: by default it does.
 void set_same_addresses(bool value);
+/// So many more kernels can be launched, recorded ones included, then none, as after a fault in
+/// one; -1: no bound.
+void set_launches_left(std::int64_t count);
 /// Whether the library holds code for the device: yes by default.
 void set_kernel_image(bool is_there);
 /// From here on every call that waits says `error`, as after a fault in a kernel; cudaSuccess: the

@@ -281,6 +281,8 @@ cudaError_t run(const void* kernel, dim3 grid, dim3 block_size, std::size_t shar
   if (shared_bytes > allowed || known + shared_bytes > shared_limit())
     return record(cudaErrorInvalidValue);
   if (device_of(stream) != device.current) return record(cudaErrorInvalidResourceHandle);
+  if (device.launches_left == 0) return record(cudaErrorIllegalAddress);
+  if (device.launches_left > 0) --device.launches_left;
   return enqueue(stream, &Calls::launches, [=, thread = std::move(thread)] {
     device.calls.blocks += std::int64_t{grid.x} * grid.y * grid.z;
     const std::size_t met = run_grid(grid, block_size, shared_bytes, thread);
@@ -316,6 +318,7 @@ std::int64_t pinned_bytes() {
   return device.pinned_used;
 }
 void set_same_addresses(bool value) { device.same_addresses = value; }
+void set_launches_left(std::int64_t count) { device.launches_left = count; }
 void set_kernel_image(bool is_there) { device.has_image = is_there; }
 void set_context_lost(cudaError_t error) {
   device.lost = error;
@@ -342,6 +345,7 @@ void restore_defaults() {
   set_multiprocessors(4);
   set_pinned_capacity(std::int64_t{1} << 50);
   set_same_addresses(true);
+  set_launches_left(-1);
   set_kernel_image(true);
   set_context_lost(cudaSuccess);
   set_driver_version(13000);

@@ -373,6 +373,53 @@ inline void check_turning_back(const Kind& kind) {
   REQUIRE(recalled > 1000);
 }
 
+/// The first layers of a step, which is then given up: the memory can be edited, and goes on as one
+/// that never began it.
+inline void check_abandoning(const Kind& kind) {
+  constexpr std::int64_t kTokens = 120;
+  INFO(kind.name);
+  const MemoryShape shape = shape_of(3, 2, 1, kind.dims.front(), kind.rotary_step);
+  const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 8);
+  const MemoryConfig config = driver::small_config();
+  const auto plain = kind.make(config, shape, DType::float32, kTokens);
+  const auto failing = kind.make(config, shape, DType::float32, kTokens);
+  failing->abandon_step();  // none is open
+  std::int64_t recalled = 0;
+  for (std::int64_t i = 0; plain->tokens() < kTokens; ++i) {
+    const std::int64_t n =
+        std::min<std::int64_t>(kTokens - plain->tokens(), i % 3 == 2 ? 1 : config.chunk - i % 4);
+    const Bytes zeros(element_bytes(DType::float32) *
+                      static_cast<std::size_t>(n * shape.n_heads * shape.head_dim));
+    const Array rows = kind.array(zeros), to = kind.array(zeros);
+    const auto view = [&](std::int64_t heads) {
+      return TensorView(rows.data.get(), DType::float32, {n, heads, shape.head_dim},
+                        failing->memory_kind());
+    };
+    failing->begin_step(n);
+    for (std::int64_t l = 0; l < i % (shape.n_layers + 1); ++l)
+      failing->attend(l, view(shape.n_heads), view(shape.n_kv_heads), view(shape.n_kv_heads),
+                      {to.data.get(),
+                       DType::float32,
+                       {n, shape.n_heads, shape.head_dim},
+                       failing->memory_kind()});
+    if (failing->events().size() > 4)
+      REQUIRE(mentions(refusal<DataError>([&] { failing->forget(i % 4); }), "step"));
+    failing->abandon_step();
+    REQUIRE(failing->open_tokens() == 0);
+    REQUIRE(failing->tokens() == plain->tokens());
+    if (failing->events().size() > 4)
+      for (SequenceMemory* memory : {failing.get(), plain.get()}) memory->forget(i % 4);
+    const Left want = step(kind, *plain, tokens, n, DType::float32);
+    const Left got = step(kind, *failing, tokens, n, DType::float32);
+    for (const LaneRecall& lists : got.recall)
+      recalled += static_cast<std::int64_t>(lists.similarity.size());
+    REQUIRE(same_decisions(got, want));
+    REQUIRE(got.out == want.out);
+  }
+  REQUIRE(plain->events().size() > 5);
+  REQUIRE(recalled > 10);
+}
+
 /// Views that are refused, by name, whatever the kind; the step then goes on.
 inline void check_refusals(const Kind& kind) {
   INFO(kind.name);

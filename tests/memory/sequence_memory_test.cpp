@@ -43,6 +43,11 @@ TEST_CASE("queries and keys after rotary embedding are turned back by the memory
   for (const auto& kind : kinds_of_host()) sequence_kinds::check_turning_back(kind);
 }
 
+TEST_CASE("every kind of memory on the host goes on after a step that was abandoned",
+          "[memory][kinds][errors]") {
+  for (const auto& kind : kinds_of_host()) sequence_kinds::check_abandoning(kind);
+}
+
 TEST_CASE("every kind of memory on the host refuses the same views by name",
           "[memory][kinds][errors]") {
   for (const auto& kind : kinds_of_host()) sequence_kinds::check_refusals(kind);

@@ -2,10 +2,19 @@
 // The programs of a kept memory, from outside.
 #include "support/test.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <sstream>
 
+#include "kept.hpp"
 #include "program.hpp"
 
 using namespace program;
@@ -229,6 +238,65 @@ TEST_CASE("a fork is equal, then its own; edit forgets, pins, rewinds and compac
   CHECK(run_episodic(s.ingest("m", "--resume")).status == 0);
   CHECK(s.digest("m") == digest);
   CHECK(run_episodic("edit " + s.dir("m")).status == 1);
+}
+
+constexpr int kNoMounts = 77;
+
+/// Calls f in a process that may mount file systems, and sees them alone.
+/// \return what f returned, or kNoMounts where the system allows none
+template <class F>
+int with_own_mounts(const F& f) {
+  const std::string uid = std::to_string(::getuid()), gid = std::to_string(::getgid());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0) {  // as the owner of a user namespace
+      if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kNoMounts);
+      std::ofstream("/proc/self/setgroups") << "deny";
+      std::ofstream("/proc/self/uid_map") << "0 " << uid << " 1";
+      std::ofstream("/proc/self/gid_map") << "0 " << gid << " 1";
+    }
+    if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(kNoMounts);
+    ::_exit(f());
+  }
+  int status = 0;
+  REQUIRE(child > 0);
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+TEST_CASE("a memory counts as written by its own lock, not by one of another file system") {
+  const Scratch scratch;
+  const fs::path held = scratch / "held", other = scratch / "other";
+  fs::create_directories(held);
+  fs::create_directories(other);
+  enum { kOwnSeen = 1, kOtherSeen = 2, kUnlockedSeen = 4, kOtherInode = 78 };
+  for (const char* locked : {"m/lock", "m"}) {  // a memory's folder is locked too
+    INFO(locked);
+    const int seen = with_own_mounts([&]() -> int {
+      for (const fs::path& dir : {held, other}) {
+        if (::mount("none", dir.c_str(), "tmpfs", 0, "size=1m") != 0) return kNoMounts;
+        fs::create_directory(dir / "m");
+        put(dir / "m/lock", "");
+      }
+      struct stat a = {}, b = {};  // both file systems number their files from 1 on
+      if (::stat((held / locked).c_str(), &a) != 0 || ::stat((other / locked).c_str(), &b) != 0 ||
+          a.st_ino != b.st_ino)
+        return kOtherInode;
+      const auto is_written = [](const fs::path& dir) {
+        return ::episodic::tools::is_being_written(dir / "m");
+      };
+      int seen = is_written(held) ? kUnlockedSeen : 0;
+      const int lock = ::open((held / locked).c_str(), O_RDONLY);
+      if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return kNoMounts;
+      if (is_written(held)) seen |= kOwnSeen;
+      if (is_written(other)) seen |= kOtherSeen;
+      return seen;
+    });
+    if (seen == kNoMounts) EPISODIC_SKIP("this system lets no file system be mounted");
+    if (seen == kOtherInode) EPISODIC_SKIP("the two file systems number their files differently");
+    CHECK(seen == kOwnSeen);
+  }
 }
 
 TEST_CASE("plan says what a text will take, and it is so") {

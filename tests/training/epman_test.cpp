@@ -175,6 +175,47 @@ TEST_CASE("reweighting counts in what is trained as it does in what is run") {
   }
 }
 
+TEST_CASE("a step of a trainable decoder that fails leaves the sequence as it was") {
+  const TempDir dir;
+  const OpenModel model = open_model(write_tiny(dir));
+  const std::vector<std::int64_t> ids = random_ids(90, 1024, 8);
+  TrainableDecoder apart(model, small_memory(), {}), failing(model, small_memory(), {});
+  const at::NoGradGuard no_grad;
+  std::int64_t failures = 0, refuses_in = -1;  // a layer
+  failing.set_recall_hook([&](const RecalledEvents& r) {
+    if (r.layer == refuses_in) throw DataError("the hook said no");
+  });
+  at::Tensor a = failing.parameters()[0];  // of A; with B = 0 it changes no logit, but NaN does
+  const at::Tensor of_a = a.clone();
+  const auto fails = [&](std::span<const std::int64_t> piece) {
+    const std::string said = refusal<DataError>([&] { failing.step(piece, StepKind::decode, 1); });
+    CHECK(said != "no error");
+    CHECK(failing.memory().open_tokens() == 0);
+    CHECK(failing.memory().tokens() == apart.memory().tokens());
+    ++failures;
+    return said;
+  };
+  for (std::size_t at = 0; at < ids.size(); at += 9) {
+    const auto piece = std::span(ids).subspan(at, 9);
+    if (at >= 36)
+      for (const std::int64_t layer : {0, 1}) {
+        refuses_in = layer;
+        CHECK(fails(piece) == "the hook said no");
+      }
+    refuses_in = -1;
+    a.fill_(std::numeric_limits<float>::quiet_NaN());
+    fails(piece);
+    a.copy_(of_a);
+    const at::Tensor want = apart.step(piece, StepKind::decode, 9),
+                     got = failing.step(piece, StepKind::decode, 9);
+    CHECK(at::equal(got, want));
+  }
+  CHECK(failures == 22);
+  CHECK(apart.memory().events().size() > 5);
+  // (( )): torch's headers would print vectors of anything
+  CHECK((failing.memory().events().all() == apart.memory().events().all()));
+}
+
 TEST_CASE("the gradient of a whole reading is its loss's change") {
   const TempDir dir;
   const OpenModel model = open_model(write_tiny(dir));

@@ -129,8 +129,7 @@ class DeviceMemory final : public SequenceMemory {
   ///         device memory for what this step may close: nothing is enqueued then, and the step may
   ///         be begun again, when there is room or with fewer tokens
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
-  /// As HostMemory::abandon_step.
-  void abandon_step();
+  void abandon_step() noexcept override;
 
   MemoryKind memory_kind() const override { return MemoryKind::cuda; }
 

@@ -57,6 +57,7 @@ class TorchDeviceMemory final : public SequenceMemory {
   MemoryKind memory_kind() const override { return MemoryKind::cuda; }
   /// As DeviceMemory::begin_step.
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
+  void abandon_step() noexcept override;
 
   /// One layer of the step, in order, each layer once.
   /// \param q [n, H, d], k, v [n, G, d] of the memory's dtype on its device, before rotary
@@ -164,6 +165,7 @@ class DeviceState final : public SequenceState {
   void begin_step(std::span<const std::int64_t> ids, StepKind kind) override {
     memory_->begin_step(static_cast<std::int64_t>(ids.size()), kind);
   }
+  void abandon_step() noexcept override { memory_->abandon_step(); }
   /// Takes logits on the memory's device.
   void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override {
     memory_->end_step(ids, tensor_of(logits, memory_->device()));

@@ -102,9 +102,7 @@ class HostMemory : public SequenceMemory {
   /// empty: no more. \see set_recall_hook
   void set_attention_hook(AttentionHook hook);
 
-  /// Gives up the step that is open, if one is: nothing of it counts. For whoever drives the memory
-  /// and cannot bring a step to its end; until then edits are refused, since a step is open.
-  void abandon_step();
+  void abandon_step() override;
 
   const MemoryConfig& config() const override;
   const MemoryShape& shape() const override;

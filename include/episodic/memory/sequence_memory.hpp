@@ -97,6 +97,9 @@ class SequenceMemory {
   /// \param surprise of the step's tokens; that of the sequence's first token is ignored
   /// \throws DataError if it is null, in the wrong memory or of another number of tokens
   virtual void end_step(const SurpriseView& surprise) = 0;
+  /// Gives up the step that is open, if one is: nothing of it counts. For whoever drives the memory
+  /// and cannot bring a step to its end; until then edits are refused, since a step is open.
+  virtual void abandon_step() = 0;
   /// Back to the empty sequence.
   virtual void reset() = 0;
 

@@ -52,7 +52,8 @@ class TrainableDecoder {
   /// them off (at::NoGradGuard): what a step without them leaves behind is constant to later ones.
   /// \param rows how many logits are wanted, of the last rows; 0: none
   /// \return [rows, vocab]
-  /// \throws DataError for ids out of the vocabulary; as the memory's calls. Begin anew after it
+  /// \throws DataError for ids out of the vocabulary; as the memory's calls. Nothing of the step
+  ///         counts then, and it may be made again
   at::Tensor step(std::span<const std::int64_t> ids, StepKind kind, std::int64_t rows);
 
   /// The memory: for what it decided, and for its hooks but the recall hook.
