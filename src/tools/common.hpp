@@ -19,6 +19,7 @@
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/open_model.hpp"
 #include "flags.hpp"
+#include "spinning.hpp"
 
 namespace episodic::tools {
 
@@ -131,15 +132,6 @@ void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
 
 /// Takes what is said when a model is opened (ModelOptions::log) to stderr; nothing with --quiet.
 LogCallback model_log(const CommonFlags& common);
-
-/// Starts the program anew with a short GOMP_SPINCOUNT, unless the caller chose how threads wait:
-/// on cores that others use too, threads that spin for milliseconds at the end of every loop cost
-/// ten times what they gain, and threads that never spin lose a sixth on idle cores. OpenMP reads
-/// the variable when it is loaded, so it is too late to set it here. Under a limit of address space
-/// OpenBLAS is told to make no workers, which would wait for memory for ever. With glibc this has
-/// happened before `main`, and before the libraries were initialised, in every program that calls
-/// it.
-void limit_spinning(char** argv);
 
 /// The exit code of a program that has done its work: 1, with a line, where stdout did not take all
 /// that was written to it.

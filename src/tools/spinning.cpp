@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How OpenMP's threads wait, chosen before OpenMP is there to be asked.
 
+#include "spinning.hpp"
+
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstddef>
-
-#include "common.hpp"
 
 extern char** environ;
 

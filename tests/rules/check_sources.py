@@ -291,11 +291,47 @@ def size(root):
             yield f"{path}: {lines} lines, at most {LONGEST_FILE}; take it apart by subject"
 
 
+# Public headers whose classes programs neither make nor hold: what files and tables of the library are made of.
+OWN_CLASSES = {"base/io.hpp", "base/shared_list.hpp", "model/token_history.hpp"}
+
+
+def code_of(page):
+    """The C++ of a document."""
+    return "".join(re.findall(r"^```cpp\n(.*?)^```", page, flags=re.S | re.M))
+
+
+def classes(root):
+    """Each class of the public headers is named by a heading of docs/, above a snippet that uses it, or a link to one."""
+    shown = {}
+    for page in sorted((root / "docs").glob("*.md")):
+        text = page.read_text()
+        headings = list(re.finditer(r"^#+ .*$", re.sub(r"^```.*?^```", lambda m: re.sub(r"[^\n]", " ", m.group()), text,
+                                                       flags=re.S | re.M), flags=re.M))
+        for heading, end in zip(headings, [h.start() for h in headings[1:]] + [len(text)]):
+            section = text[heading.end():end]
+            code = code_of(section)
+            for target in re.findall(r"\]\(([^)#\s]+)", section):
+                linked = page.parent / target
+                if linked.is_file():
+                    code += linked.read_text() if linked.suffix == ".cpp" else code_of(linked.read_text())
+            for name in re.findall(r"`(\w+)`", heading.group()):
+                shown[name] = shown.get(name, "") + code
+    include = root / "include/episodic"
+    for path in sources(root, ["include"], {".hpp"}):
+        if {"impl", "detail"} & set(path.parts) or path.relative_to(include).as_posix() in OWN_CLASSES:
+            continue
+        for name in re.findall(r"^class (\w+)(?: final)?(?: :[^;{]*)?\s*\{", path.read_text(), flags=re.M):
+            if name not in shown:
+                yield f"{path}: no heading of docs/ names `{name}`; add it to docs/classes.md, with a snippet"
+            elif not re.search(rf"\b{name}\b", shown[name]):
+                yield f"{path}: no snippet below the heading of `{name}` uses it"
+
+
 RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers, "programs": programs,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
          "batches": batches, "bodies": bodies, "namespaces": namespaces,
          "prose": prose, "links": links, "size": size,
-         "citations": citations}
+         "citations": citations, "classes": classes}
 
 
 def self_test(_root):
@@ -323,6 +359,8 @@ def self_test(_root):
         ("size", "src/memory/o.cpp", head + "int o;\n" * 600),
         ("bodies", "include/episodic/recall/impl/l.hpp", head),
         ("namespaces", "include/episodic/store/t.hpp", head + "namespace episodic::detail {}\n"),
+        ("classes", "include/episodic/text/u.hpp", head + "class Lost final : public Base {\n};\n"),
+        ("classes", "include/episodic/text/v.hpp", head + "class heading {\n};\n"),  # of clean_page, without a snippet
         ("json", "benchmarks/h.cpp", head + "auto j = nlohmann::json::parse(text);\n"),
     ]
     clean_page = ("docs/r.md", "What is said of `lend`? It has 25 words at most.\n\n| Of a table | settle |\n\n    brings\n\n"
