@@ -16,6 +16,7 @@ Served InFlight::unanswered() const {
   Served served;
   served.result.finish = FinishReason::cancelled;
   served.prompt_tokens = work_.prompt_tokens();
+  served.passages = work_.passages;
   return served;
 }
 

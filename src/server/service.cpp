@@ -26,6 +26,14 @@ bool calls_tools(const Request& request) {
   return !request.tools.empty() && request.tool_choice.kind != ToolChoice::Kind::none;
 }
 
+/// What a request asks: the last message of a user, or the prompt; empty where there is no such
+/// text.
+std::string question_of(const Request& request) {
+  if (request.kind == RequestKind::completion) return request.prompt;
+  const ChatMessage& last = request.messages.back();
+  return last.role == "user" ? last.content : std::string();
+}
+
 const char* prompt_field(const Request& request) {
   return request.kind == RequestKind::chat ? "messages" : "prompt";
 }
@@ -162,17 +170,43 @@ std::string Service::let_call(const Request& request, const std::string& prompt,
   return use->begin;
 }
 
+/// What is read again stands before the question, in its message.
 ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& job) {
   const ChatTemplate& chat = chat_template();
-  const Tokenizer& tokenizer = model_->tokenizer();
-  if (!has_calls(request))
-    return conversation_prompt(chat, tokenizer, request.messages, request.variables, goes_on);
-  const bool may_call = calls_tools(request);
-  RenderedPrompt rendered = render_calls(request, may_call);
-  if (may_call) rendered.text += let_call(request, rendered.text, job);
-  const ChatMessage& last = request.messages.back();
-  return rendered_prompt(tokenizer, std::move(rendered),
-                         last.role == "user" ? last.content : std::string(), goes_on);
+  const std::string question = question_of(request);
+  Request with_passages;
+  if (!job.work.passages.empty()) {
+    with_passages = request;
+    with_passages.messages.back().content = joined_text(job.work.passages) + "\n\n" + question;
+  }
+  const Request& asked = job.work.passages.empty() ? request : with_passages;
+  RenderedPrompt rendered;
+  if (has_calls(asked)) {
+    const bool may_call = calls_tools(asked);
+    rendered = render_calls(asked, may_call);
+    if (may_call) rendered.text += let_call(asked, rendered.text, job);
+  } else {
+    ChatOptions options;
+    options.variables = asked.variables;
+    rendered = chat.render_prompt(asked.messages, options);
+  }
+  return rendered_prompt(model_->tokenizer(), std::move(rendered), question, goes_on);
+}
+
+/// \throws RequestError where nothing can be found, naming the reason
+void Service::find_passages(const Request& request, Job& job) const {
+  if (request.reread == 0) return;
+  if (request.store)
+    throw RequestError(
+        "'reread' and 'store' do not go together: the passages would be kept twice; leave one out",
+        "reread");
+  const std::string question = question_of(request);
+  if (without_outer_spaces(question).empty()) return;  // what a tool put out, or tokens
+  try {
+    job.work.passages = job.work.start->passages(question, {.count = request.reread});
+  } catch (const Error& e) {
+    throw RequestError(e.what(), "reread");
+  }
 }
 
 ChatPrompt Service::prompt_of(const Request& request, bool goes_on, Job& job) {
@@ -180,6 +214,9 @@ ChatPrompt Service::prompt_of(const Request& request, bool goes_on, Job& job) {
   try {
     if (request.kind == RequestKind::chat) return chat_prompt_of(request, goes_on, job);
     if (request.ids) return {*request.ids, {}};
+    if (!job.work.passages.empty())
+      return {encode_continuation(tokenizer, "\n\n" + joined_text(job.work.passages) + "\n\n"),
+              encode_continuation(tokenizer, request.prompt)};
     return {
         goes_on ? encode_continuation(tokenizer, request.prompt) : tokenizer.encode(request.prompt),
         {}};
@@ -245,6 +282,7 @@ Job Service::prepare(const Request& request) {
     job.work.start = start(request.memory);
     goes_on = job.work.start->tokens() > 0;
   }
+  find_passages(request, job);
   job.work.prompt = prompt_of(request, goes_on, job);
   check(request, job, prompt_field(request));
   return job;

@@ -60,4 +60,21 @@ std::shared_ptr<Sequence> StartingPoint::sequence() {
   return root_;
 }
 
+std::vector<Passage> StartingPoint::passages(std::string_view question,
+                                             const PassageOptions& options) {
+  if (!root_->has_memory()) return {};
+  if (single_)  // whoever begins here steps the memory itself
+    throw ConfigError(
+        fmt::format("passages cannot be read again here, where one sequence at a time begins: {}",
+                    why_single_));
+  const std::lock_guard lock(finding_);
+  if (!finder_) {
+    const std::lock_guard root(mutex_);
+    PassageFinder finder(root_->shared_model());
+    finder.read(*root_->memory(), ids_);
+    finder_.emplace(std::move(finder));
+  }
+  return finder_->find(question, options);
+}
+
 }  // namespace episodic::server

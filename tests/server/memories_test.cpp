@@ -423,6 +423,63 @@ TEST_CASE("memories: an answer tells what it recalled, where it is asked to") {
   REQUIRE(!server.post("completions", {{"prompt", "a"}}).second["choices"][0].contains("recalled"));
 }
 
+TEST_CASE("memories: passages are found for a question and read again before it") {
+  const TempDir dir;
+  const Server server(dir / "all");
+  server.make("book", program::some_book(60) +
+                          "\nThe door code of Rosalind is 48151. Remember it.\n" +
+                          program::some_book(120));
+  const json body{{"prompt", "What is the door code of Rosalind? It is"},
+                  {"memory", "book"},
+                  {"include", {"recall"}},
+                  {"reread", 2},
+                  {"max_tokens", 3}};
+  const auto [status, answer] = server.post("completions", body);
+  REQUIRE(status == 200);
+  const json passages = answer["choices"][0]["passages"];
+  REQUIRE(!passages.empty());
+  REQUIRE(passages.size() <= 2);
+  REQUIRE(mentions(passages[0]["text"].get<std::string>(), "48151"));
+  for (const json& p : passages) {
+    REQUIRE(p["start"] < p["end"]);
+    REQUIRE(p["score"] > 0);
+  }
+  json plain = body;
+  plain.erase("reread");
+  const json without = server.post("completions", plain).second;
+  REQUIRE(!without["choices"][0].contains("passages"));
+  // they are read, and not kept
+  const auto prompt = [](const json& a) { return a["usage"]["prompt_tokens"].get<int>(); };
+  REQUIRE(prompt(answer) > prompt(without) + 40);
+  const json again = server.post("completions", body).second["choices"][0];
+  REQUIRE(again["text"] == answer["choices"][0]["text"]);
+  REQUIRE(again["passages"] == passages);
+
+  json chat{{"messages", {{{"role", "user"}, {"content", "What is the door code of Rosalind?"}}}},
+            {"memory", "book"},
+            {"include", {"recall"}},
+            {"reread", 1},
+            {"max_tokens", 3}};
+  const json said = server.post("chat/completions", chat).second;
+  REQUIRE(mentions(said["choices"][0]["passages"][0]["text"].get<std::string>(), "48151"));
+  chat["messages"].push_back({{"role", "assistant"}, {"content", "It is"}});
+  REQUIRE(server.post("chat/completions", chat).first == 200);  // nothing is asked
+
+  for (const json& wrong : {json(-1), json(17), json("2"), json(1.5)}) {
+    json asked = body;
+    asked["reread"] = wrong;
+    const auto [refused, error] = server.post("completions", asked);
+    REQUIRE(refused == 400);
+    REQUIRE(error["error"]["param"] == "reread");
+  }
+  json stored = body;
+  stored["store"] = true;
+  REQUIRE(server.post("completions", stored).second["error"]["param"] == "reread");
+  json nothing = body;  // behind no memory nothing is found
+  nothing.erase("memory");
+  REQUIRE(!server.post("completions", nothing).second["choices"][0].contains("passages"));
+}
+
 TEST_CASE("memories: a server without any says so") {
   const auto engine = engine_of(shipped());
   Service service(*engine);

@@ -54,6 +54,9 @@ struct ToolUse {
   ToolCallParser parser() const;
 };
 
+/// More are no help: a model reads a few passages better than many.
+inline constexpr std::int64_t kMostPassages = 16;
+
 /// What a client asks for.
 struct Request {
   RequestKind kind = RequestKind::completion;
@@ -73,6 +76,9 @@ struct Request {
   std::string memory;         ///< name of the memory that the answer begins behind; empty: none
   bool store = false;         ///< keeps prompt and answer in that memory
   bool recall = false;        ///< tells which events were recalled
+  /// Passages of what was read before that are found for the last question and read again before
+  /// it, at most kMostPassages.
+  std::int64_t reread = 0;
 };
 
 /// A request as tokens, with what it holds until it has ended.
@@ -138,6 +144,7 @@ class Service {
   ChatPrompt prompt_of(const Request& request, bool goes_on, Job& job);
   std::shared_ptr<const TokenGrammar> grammar_of_calls(const ForcedCalls& forced, bool several);
   ChatPrompt chat_prompt_of(const Request& request, bool goes_on, Job& job);
+  void find_passages(const Request& request, Job& job) const;
   std::string let_call(const Request& request, const std::string& prompt, Job& job);
   RenderedPrompt render_calls(const Request& request, bool may_call) const;
 

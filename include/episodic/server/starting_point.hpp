@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "episodic/session/passages.hpp"
 #include "episodic/session/sequence.hpp"
 
 namespace episodic::server {
@@ -44,6 +47,9 @@ class StartingPoint {
   /// Of the memory; nothing with full attention.
   MemoryUsage usage() const { return usage_; }
   const Model& model() const { return root_->model(); }
+  /// Passages of what was read before it; none with full attention.
+  /// \throws ConfigError where `single`, and for a memory whose heads have events of their own
+  std::vector<Passage> passages(std::string_view question, const PassageOptions& options);
 
  private:
   std::shared_ptr<Sequence> root_;
@@ -54,6 +60,8 @@ class StartingPoint {
   std::string why_single_;
   bool single_ = false;
   std::mutex mutex_;
+  std::mutex finding_;
+  std::optional<PassageFinder> finder_;  // once passages were asked for
 };
 
 /// Host memory that a sequence takes with so many more tokens: its windows, and the events that

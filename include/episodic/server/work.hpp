@@ -14,6 +14,7 @@
 #include "episodic/server/starting_point.hpp"
 #include "episodic/session/chat_prompt.hpp"
 #include "episodic/session/generation.hpp"
+#include "episodic/session/passages.hpp"
 #include "episodic/session/recall_notes.hpp"
 #include "episodic/session/sampling.hpp"
 #include "episodic/session/sequence.hpp"
@@ -31,6 +32,8 @@ struct Work {
   bool streams = false;
   /// Notes the events that the question and its answer recall.
   bool recall = false;
+  /// What the prompt reads again before its question, best first; may be empty.
+  std::vector<Passage> passages;
   /// Makes GenerateOptions::ends of an answer, which remembers what it was asked: one for each.
   /// Null: nothing of the kind ends it.
   std::function<std::function<bool(std::string_view)>()> ends;
@@ -59,6 +62,7 @@ struct Served {
   std::vector<RecalledEvent> recalled;  ///< best first, where `Work::recall` asked for it
   /// Text of each of `recalled`; empty where its tokens are not known.
   std::vector<std::string> recalled_texts;
+  std::vector<Passage> passages;  ///< as `Work::passages`
 };
 
 /// A part of an answer, as it is written.

@@ -31,7 +31,7 @@ std::string error_body_at(std::string_view path, int status, const std::string& 
                                 : error_body(status, message, parameter, code);
 }
 
-Json recalled_json(const Served& served) {
+void add_recalled(Json& to, const Served& served) {
   Json all = Json::array();
   double total = 0;
   for (const RecalledEvent& e : served.recalled) total += e.attention;
@@ -43,7 +43,10 @@ Json recalled_json(const Served& served) {
     if (total > 0) one["attention"] = e.attention / total;
     all.push_back(std::move(one));
   }
-  return all;
+  to["recalled"] = std::move(all);
+  for (const Passage& p : served.passages)
+    to["passages"].push_back(
+        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
 }
 
 }  // namespace episodic::server

@@ -47,7 +47,8 @@ std::string error_body(int status, const std::string& message, const std::string
 std::string error_body_at(std::string_view path, int status, const std::string& message,
                           const std::string& parameter = "", const std::string& code = "");
 
-/// [{"event", "start", "end", "text", "layers", "rank", "attention"}], best first.
-Json recalled_json(const Served& served);
+/// Adds `recalled`, [{"event", "start", "end", "text", "layers", "rank", "attention"}], best first,
+/// and `passages`, [{"start", "end", "text", "score"}], where some were read again.
+void add_recalled(Json& to, const Served& served);
 
 }  // namespace episodic::server

@@ -120,7 +120,7 @@ Json MessagesForm::whole(std::span<const Served> choices) {
   Json json = message(std::move(content), usage_of(served));
   json["stop_reason"] = stop_reason(served);
   json["stop_sequence"] = stop_sequence_of(served.result);
-  if (head_.recall) json["recalled"] = recalled_json(served);
+  if (head_.recall) add_recalled(json, served);
   return json;
 }
 
@@ -193,7 +193,7 @@ std::string MessagesForm::end_of_choice(std::size_t, const Served& served) {
       {"delta",
        {{"stop_reason", stop_reason(served)}, {"stop_sequence", stop_sequence_of(served.result)}}},
       {"usage", usage_of(served)}};
-  if (head_.recall) last["recalled"] = recalled_json(served);
+  if (head_.recall) add_recalled(last, served);
   return events + named_event(last);
 }
 

@@ -97,7 +97,7 @@ Json OpenAiForm::whole(std::span<const Served> choices) {
     Json choice = chat() ? choice_of(i, "message", std::move(message),
                                      calls ? "tool_calls" : finish_of(r.finish), std::move(known))
                          : choice_of(i, "text", r.text, finish_of(r.finish), std::move(known));
-    if (head_.recall) choice["recalled"] = recalled_json(choices[i]);
+    if (head_.recall) add_recalled(choice, choices[i]);
     json["choices"].push_back(std::move(choice));
   }
   json["usage"] = usage(choices);
@@ -193,7 +193,7 @@ std::string OpenAiForm::end_of_choice(std::size_t choice, const Served& served) 
     known = untold(choice);
   }
   Json json = chunk(choice, "", finish, std::move(known));
-  if (head_.recall) json["choices"][0]["recalled"] = recalled_json(served);
+  if (head_.recall) add_recalled(json["choices"][0], served);
   return before + event_of(json);
 }
 

@@ -61,7 +61,7 @@ const Json& ResponsesForm::settle(const Served& served) {
                    {"output_tokens", written},
                    {"output_tokens_details", {{"reasoning_tokens", 0}}},
                    {"total_tokens", served.prompt_tokens + written}};
-  if (head_.recall) json["recalled"] = recalled_json(served);
+  if (head_.recall) add_recalled(json, served);
   settled_ = std::move(json);
   return settled_;
 }
