@@ -74,19 +74,19 @@ void tokenize(RouteContext& context, Exchange& exchange, httplib::Response& resp
     }
     fields.require_known();
   }
-  Json body{{"count", ids.size()}};
+  Json tokens{{"count", ids.size()}};
   if (const std::int64_t most = context.service.scheduler().options().max_tokens; most > 0)
-    body["max_model_len"] = most;
+    tokens["max_model_len"] = most;
   Json list = Json::array();
   for (const std::int64_t id : ids)
     list.push_back(pieces ? Json{{"id", id}, {"piece", piece_of(tokenizer, id)}} : Json(id));
-  body["tokens"] = std::move(list);
+  tokens["tokens"] = std::move(list);
   if (strings) {
     Json texts = Json::array();
     for (const std::int64_t id : ids) texts.push_back(tokenizer.token(id));
-    body["token_strs"] = std::move(texts);
+    tokens["token_strs"] = std::move(texts);
   }
-  answer_json(response, body);
+  answer_json(response, tokens);
 }
 
 void detokenize(RouteContext& context, Exchange& exchange, httplib::Response& response) {
