@@ -28,7 +28,16 @@ struct AskFlags {
   GenerationFlags generation;
   GrammarFlags grammar;
   bool keep = false, recall = false;
-  PassageOptions passages{.count = 0};
+  std::optional<std::int64_t> reread;
+  std::int64_t passage_tokens = PassageOptions().tokens;
+
+  /// What is read again. In the chat format it is the default: models answer much more so
+  /// (docs/finding.md). Where it cannot be done, nobody asked for it.
+  PassageOptions passages(const MemoryConfig& memory) const {
+    const bool can = !keep && memory.scope == EventScope::sequence;
+    const std::int64_t otherwise = chat.chat && can ? PassageOptions().count : 0;
+    return {.count = reread.value_or(otherwise), .tokens = passage_tokens};
+  }
 };
 
 /// What is read for an answer, all behind the memory; the question in steps of its own, so that it
@@ -100,13 +109,14 @@ void run(const AskFlags& flags) {
   const auto memory = std::make_shared<EpisodicMemory>(
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   check_finished(flags, *memory);
+  const PassageOptions reread = flags.passages(memory->config());
   std::vector<Passage> passages;
   double find_seconds = 0;
-  if (flags.passages.count > 0) {
+  if (reread.count > 0) {
     const auto start = std::chrono::steady_clock::now();
     PassageFinder finder(engine->shared_model());
     finder.read(*memory, memory->token_ids(0, memory->tokens()));
-    passages = finder.find(flags.prompt, flags.passages);
+    passages = finder.find(flags.prompt, reread);
     find_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   const AskPrompt prompt = ask_prompt(flags, tokenizer, passages);
@@ -155,7 +165,7 @@ void run(const AskFlags& flags) {
             {"seconds", {{"prefill", prefill_seconds}, {"decode", result.decode_seconds}}},
             {"memory", memory_json(*engine)},
             {"peak_resident_bytes", peak_resident_bytes()}};
-  if (flags.passages.count > 0) {
+  if (reread.count > 0) {
     json["seconds"]["find"] = find_seconds;
     json["passages"] = passages_json(passages);
     if (flags.recall)
@@ -193,11 +203,11 @@ void add_ask(Command& app) {
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->grammar.add_to(sub);
   const Option reread =
-      sub.option("--reread", flags->passages.count,
+      sub.option("--reread", flags->reread,
                  "Passages of the memory that are found for the question and read again before it")
           .not_negative()
-          .shows_default();
-  sub.option("--passage-tokens", flags->passages.tokens, "Tokens of each, to sentence ends")
+          .shows_default("3 with --chat, else 0");
+  sub.option("--passage-tokens", flags->passage_tokens, "Tokens of each, to sentence ends")
       .positive()
       .shows_default()
       .needs(reread);

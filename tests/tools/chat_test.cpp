@@ -104,6 +104,30 @@ TEST_CASE("ask --chat goes on behind what the memory holds") {
   CHECK(chat["prompt_tokens"] == text["prompt_tokens"]);
 }
 
+TEST_CASE("ask --chat reads passages again unless it keeps the turn or is told not to") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  const fs::path model = scratch / "model";
+  make_model(*shipped, model);
+  put(scratch / "text", some_book(60) + "\nThe door code of Rosalind is 48151.\n" + some_book(120));
+  const std::string memory = " --model " + quoted(model.string()) + " --memory-dir " +
+                             quoted((scratch / "memory").string());
+  REQUIRE(run_episodic("ingest --quiet --text " + quoted((scratch / "text").string()) + memory +
+                       " --memory " + quoted(kMemory))
+              .status == 0);
+  const auto ask = [&](const std::string& flags) {
+    return json_of("ask --quiet --max-new 2 --prompt " +
+                   quoted("What is the door code of Rosalind?") + memory + " " + flags);
+  };
+  const Json chat = ask("--chat");
+  REQUIRE(chat["passages"].size() > 0);
+  CHECK(chat["passages"][0]["text"].get<std::string>().find("48151") != std::string::npos);
+  CHECK_FALSE(ask("--chat --reread 0").contains("passages"));
+  CHECK_FALSE(ask("").contains("passages"));
+  CHECK_FALSE(ask("--chat --keep").contains("passages"));
+}
+
 TEST_CASE("chat refuses a message without an end, and answers those before it") {
   const auto shipped = recall_model();
   if (!shipped) EPISODIC_SKIP("no model");

@@ -286,12 +286,12 @@ TEST_CASE("a memory counts as written by its own lock, not by one of another fil
       const auto is_written = [](const fs::path& dir) {
         return ::episodic::tools::is_being_written(dir / "m");
       };
-      int seen = is_written(held) ? kUnlockedSeen : 0;
+      int found = is_written(held) ? kUnlockedSeen : 0;
       const int lock = ::open((held / locked).c_str(), O_RDONLY);
       if (lock < 0 || ::flock(lock, LOCK_EX | LOCK_NB) != 0) return kNoMounts;
-      if (is_written(held)) seen |= kOwnSeen;
-      if (is_written(other)) seen |= kOtherSeen;
-      return seen;
+      if (is_written(held)) found |= kOwnSeen;
+      if (is_written(other)) found |= kOtherSeen;
+      return found;
     });
     if (seen == kNoMounts) EPISODIC_SKIP("this system lets no file system be mounted");
     if (seen == kOtherInode) EPISODIC_SKIP("the two file systems number their files differently");
