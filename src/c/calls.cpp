@@ -74,16 +74,6 @@ void copy_text(std::string_view text, char* to, std::size_t capacity, std::size_
   to[text.size()] = '\0';
 }
 
-void copy_ids(std::span<const std::int64_t> ids, std::int64_t* to, std::size_t capacity,
-              std::size_t* n) {
-  if (n) *n = ids.size();
-  if (!to) return;
-  if (capacity < ids.size())
-    throw ApiError{EPISODIC_TOO_SMALL, "the buffer has room for " + std::to_string(capacity) +
-                                           " numbers; there are " + std::to_string(ids.size())};
-  std::copy(ids.begin(), ids.end(), to);
-}
-
 void copy_events(const EventTable& events, std::int64_t first, episodic_range* to,
                  std::size_t capacity, std::size_t* n) {
   if (first < 0 || first > events.size())

@@ -65,9 +65,16 @@ void write_known(T* to, const T& from, const char* name, std::size_t least) {
 
 /// Copies a text with the NUL that ends it. \throws ApiError where it does not fit
 void copy_text(std::string_view text, char* to, std::size_t capacity, std::size_t* length);
-/// Copies numbers. \throws ApiError where they do not fit
-void copy_ids(std::span<const std::int64_t> ids, std::int64_t* to, std::size_t capacity,
-              std::size_t* n);
+/// Copies whatever there is of one kind. \throws ApiError where it does not fit
+template <class T>
+void copy_items(std::span<const T> items, T* to, std::size_t capacity, std::size_t* n) {
+  if (n) *n = items.size();
+  if (!to) return;
+  if (capacity < items.size())
+    throw ApiError{EPISODIC_TOO_SMALL, "the buffer has room for " + std::to_string(capacity) +
+                                           "; there are " + std::to_string(items.size())};
+  std::copy(items.begin(), items.end(), to);
+}
 /// Copies the events from `first` on that fit.
 void copy_events(const EventTable& events, std::int64_t first, episodic_range* to,
                  std::size_t capacity, std::size_t* n);

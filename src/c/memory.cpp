@@ -182,7 +182,7 @@ int32_t episodic_memory_recalled(episodic_memory memory, int64_t lane, int64_t* 
     const LaneRecall lists = Held<MemoryObject>(memory)->memory.recall_lists(lane);
     std::vector<int64_t> all = lists.similarity;
     all.insert(all.end(), lists.contiguity.begin(), lists.contiguity.end());
-    copy_ids(all, events, capacity, n);
+    copy_items<int64_t>(all, events, capacity, n);
   });
 }
 

@@ -5,11 +5,13 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/session/generation.hpp"
 #include "episodic/session/model.hpp"
 #include "episodic/session/passages.hpp"
+#include "episodic/session/recall_notes.hpp"
 #include "episodic/session/sequence.hpp"
 #include "handles.hpp"
 
@@ -49,6 +51,8 @@ struct AnswerObject final : Object {
   static constexpr const char* kKind = "answer";
   const char* kind() const override { return kKind; }
   GenerateResult result;
+  std::vector<RecalledEvent> recalled;
+  std::vector<Passage> passages;
 };
 
 }  // namespace episodic::c

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 
 #include "calls.hpp"
 #include "episodic/base/error.hpp"
@@ -44,15 +45,17 @@ std::int64_t read(Sequence& sequence, std::span<const std::int64_t> ids, episodi
 }
 
 /// A prompt in two steps, as `Conversation` and `encode_continuation` give it.
+/// \param passages that it reads again
 ChatPrompt prompt_of(SequenceObject& object, std::string_view text,
-                     const episodic_generate_options& o) {
+                     const episodic_generate_options& o, std::vector<Passage>& passages) {
   Sequence& sequence = object.sequence;
   const Model& model = sequence.model();
   std::string before;
   if (o.reread > 0 && sequence.has_memory()) {
     if (!object.finder) object.finder = std::make_unique<PassageFinder>(sequence.shared_model());
     object.finder->read(*sequence.memory(), sequence.known_ids());
-    before = joined_text(object.finder->find(text, {.count = o.reread}));
+    passages = object.finder->find(text, {.count = o.reread});
+    before = joined_text(passages);
     if (!before.empty()) before += "\n\n";
   }
   if (o.chat)
@@ -100,19 +103,32 @@ GenerateOptions generation_of(const episodic_generate_options& o, episodic_on_to
   return options;
 }
 
-GenerateResult generate(Sequence& sequence, const ChatPrompt& prompt,
-                        const GenerateOptions& options) {
+void generate(Sequence& sequence, const ChatPrompt& prompt, GenerateOptions options, bool recall,
+              AnswerObject& answer) {
   const Model& model = sequence.model();
   Session session(sequence, model.has_tokenizer() ? &model.tokenizer() : nullptr);
-  if (prompt.question.empty()) return session.generate(prompt.text, options);
-  session.prefill(prompt.text);
-  return session.generate(prompt.question, options);
-}
-
-void give(GenerateResult result, episodic_answer* answer) {
-  auto object = std::make_shared<AnswerObject>();
-  object->result = std::move(result);
-  *answer = Handles::all().add<episodic_answer>(std::move(object));
+  std::span<const std::int64_t> asked = prompt.question;
+  if (asked.empty())
+    asked = prompt.text;
+  else
+    session.prefill(prompt.text);
+  std::optional<RecallNotes> notes;
+  if (recall && sequence.has_memory() && !asked.empty()) {
+    notes.emplace(sequence, dynamic_cast<EpisodicMemory*>(sequence.memory()));
+    // all but the last token, which the answer starts from in a step of its own
+    session.prefill(asked.first(asked.size() - 1), [&](std::int64_t, std::int64_t) {
+      notes->note();
+      return true;
+    });
+    asked = asked.last(1);
+    options.on_token = [&notes, on_token = std::move(options.on_token)](std::int64_t id,
+                                                                        std::string_view text) {
+      notes->note();
+      return !on_token || on_token(id, text);
+    };
+  }
+  answer.result = session.generate(asked, options);
+  if (notes) answer.recalled = notes->ranked();
 }
 
 void refuse_for_ids(const episodic_generate_options& o) {
@@ -166,8 +182,9 @@ int32_t episodic_model_get_info(episodic_model model, episodic_model_info* info)
 int32_t episodic_model_encode(episodic_model model, const char* text, size_t length,
                               int32_t special, int64_t* ids, size_t capacity, size_t* n) {
   return call([&] {
-    copy_ids(model_of(model)->tokenizer().encode(text_of(text, length, "text"), special != 0), ids,
-             capacity, n);
+    copy_items<int64_t>(
+        model_of(model)->tokenizer().encode(text_of(text, length, "text"), special != 0), ids,
+        capacity, n);
   });
 }
 
@@ -275,10 +292,10 @@ int32_t episodic_sequence_generate(episodic_sequence sequence, const char* promp
     require(answer, "answer");
     const Held<SequenceObject> held(sequence);
     const episodic_generate_options o = options_of(options);
-    const GenerateOptions generation = generation_of(o, on_token, user);
-    give(generate(held->sequence, prompt_of(*held, text_of(prompt, length, "prompt"), o),
-                  generation),
-         answer);
+    auto made = std::make_shared<AnswerObject>();
+    const ChatPrompt asked = prompt_of(*held, text_of(prompt, length, "prompt"), o, made->passages);
+    generate(held->sequence, asked, generation_of(o, on_token, user), o.recall != 0, *made);
+    *answer = Handles::all().add<episodic_answer>(std::move(made));
   });
 }
 
@@ -292,8 +309,10 @@ int32_t episodic_sequence_generate_ids(episodic_sequence sequence, const int64_t
     const episodic_generate_options o = options_of(options);
     refuse_for_ids(o);
     const std::span<const int64_t> all = array_of(ids, n, "ids");
-    give(generate(held->sequence, {{}, {all.begin(), all.end()}}, generation_of(o, on_token, user)),
-         answer);
+    auto made = std::make_shared<AnswerObject>();
+    generate(held->sequence, {{}, {all.begin(), all.end()}}, generation_of(o, on_token, user),
+             o.recall != 0, *made);
+    *answer = Handles::all().add<episodic_answer>(std::move(made));
   });
 }
 
@@ -306,17 +325,18 @@ int32_t episodic_sequence_ask(episodic_sequence sequence, const char* question, 
     const episodic_generate_options o = options_of(options);
     GenerateOptions generation = generation_of(o, on_token, user);
     generation.feed_last = false;  // nothing of it stays
-    const ChatPrompt prompt = prompt_of(*held, text_of(question, length, "question"), o);
+    auto made = std::make_shared<AnswerObject>();
+    const ChatPrompt asked =
+        prompt_of(*held, text_of(question, length, "question"), o, made->passages);
     const auto before = held->sequence.snapshot();
-    GenerateResult result;
     try {
-      result = generate(held->sequence, prompt, generation);
+      generate(held->sequence, asked, std::move(generation), o.recall != 0, *made);
     } catch (...) {
       held->sequence.restore(*before);
       throw;
     }
     held->sequence.restore(*before);
-    give(std::move(result), answer);
+    *answer = Handles::all().add<episodic_answer>(std::move(made));
   });
 }
 
@@ -325,12 +345,37 @@ int32_t episodic_answer_text(episodic_answer answer, char* text, size_t capacity
 }
 
 int32_t episodic_answer_ids(episodic_answer answer, int64_t* ids, size_t capacity, size_t* n) {
-  return call([&] { copy_ids(Held<AnswerObject>(answer)->result.ids, ids, capacity, n); });
+  return call(
+      [&] { copy_items<int64_t>(Held<AnswerObject>(answer)->result.ids, ids, capacity, n); });
 }
 
 int32_t episodic_answer_finish(episodic_answer answer, int32_t* finish) {
   return call([&] {
     *require(finish, "finish") = static_cast<int32_t>(Held<AnswerObject>(answer)->result.finish);
+  });
+}
+
+int32_t episodic_answer_recalled(episodic_answer answer, episodic_recalled* events, size_t capacity,
+                                 size_t* n) {
+  return call([&] {
+    const Held<AnswerObject> held(answer);
+    double total = 0;
+    for (const RecalledEvent& e : held->recalled) total += e.attention;
+    std::vector<episodic_recalled> all;
+    for (const RecalledEvent& e : held->recalled)
+      all.push_back(
+          {e.event, e.tokens.start, e.tokens.end, e.rank, total > 0 ? e.attention / total : 0.0});
+    copy_items<episodic_recalled>(all, events, capacity, n);
+  });
+}
+
+int32_t episodic_answer_passages(episodic_answer answer, episodic_passage* passages,
+                                 size_t capacity, size_t* n) {
+  return call([&] {
+    const Held<AnswerObject> held(answer);
+    std::vector<episodic_passage> all;
+    for (const Passage& p : held->passages) all.push_back({p.tokens.start, p.tokens.end, p.score});
+    copy_items<episodic_passage>(all, passages, capacity, n);
   });
 }
 
@@ -394,6 +439,19 @@ int32_t episodic_sequence_events(episodic_sequence sequence, int64_t first, epis
                                  size_t capacity, size_t* n) {
   return call([&] {
     copy_events(Held<SequenceObject>(sequence)->sequence.events(), first, events, capacity, n);
+  });
+}
+
+int32_t episodic_sequence_text(episodic_sequence sequence, episodic_range tokens, char* text,
+                               size_t capacity, size_t* length) {
+  return call([&] {
+    const Held<SequenceObject> held(sequence);
+    if (tokens.start < 0 || tokens.end < tokens.start || tokens.end > held->sequence.tokens())
+      throw DataError("tokens " + std::to_string(tokens.start) + " to " +
+                      std::to_string(tokens.end) + " are not within the sequence");
+    copy_text(event_text(held->sequence.model().tokenizer(), held->sequence.known_ids(), 0,
+                         {tokens.start, tokens.end}),
+              text, capacity, length);
   });
 }
 

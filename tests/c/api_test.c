@@ -146,7 +146,31 @@ static void test_engine(const char* path, const char* folder) {
   OK(episodic_sequence_get_info(sequence, &state));
   CHECK(state.tokens == read); /* as it was */
   options.reread = 1;
+  options.recall = 1;
   OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &again));
+  {
+    episodic_recalled recalled[256];
+    episodic_passage passages[4];
+    double attention = 0;
+    OK(episodic_answer_recalled(again, NULL, 0, &n));
+    CHECK(n > 0 && n <= 256);
+    OK(episodic_answer_recalled(again, recalled, 256, &n));
+    for (length = 0; length < n; ++length) attention += recalled[length].attention;
+    CHECK(attention > 0.99 && attention < 1.01 && recalled[0].rank >= 1);
+    OK(episodic_answer_passages(again, passages, 4, &n));
+    CHECK(n == 1 && passages[0].score > 0 && passages[0].score <= 1);
+    {
+      episodic_range place;
+      char passage[2048];
+      place.start = passages[0].start;
+      place.end = passages[0].end;
+      OK(episodic_sequence_text(sequence, place, passage, sizeof passage, &length));
+      CHECK(strstr(passage, "52871") != NULL);
+      place.end = 1 << 30;
+      FAILS(episodic_sequence_text(sequence, place, passage, sizeof passage, NULL), EPISODIC_DATA, "within");
+    }
+  }
+  options.recall = 0;
   OK(episodic_answer_free(again));
   options.reread = 0;
   FAILS(episodic_answer_text(again, buffer, sizeof buffer, NULL), EPISODIC_BAD_HANDLE, "freed");

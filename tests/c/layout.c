@@ -22,6 +22,12 @@ int main(void) {
   AT(episodic_generate_options, chat);
   AT(episodic_generate_options, reread);
   AT(episodic_generate_options, n_stop);
+  AT(episodic_generate_options, recall);
+  SIZE(episodic_recalled);
+  AT(episodic_recalled, rank);
+  AT(episodic_recalled, attention);
+  SIZE(episodic_passage);
+  AT(episodic_passage, score);
   SIZE(episodic_step);
   AT(episodic_step, sequence);
   AT(episodic_step, logits);

@@ -172,6 +172,7 @@ typedef struct episodic_generate_options {
   int64_t reread; /* passages that are found for the prompt and read again before it; not with ids */
   const char* const* stop; /* texts that end the answer */
   size_t n_stop;
+  int32_t recall; /* note what was recalled, for episodic_answer_recalled */
 } episodic_generate_options;
 /* Sets struct_size and the defaults. */
 EPISODIC_C_API int32_t episodic_generate_options_init(episodic_generate_options* options);
@@ -206,6 +207,22 @@ EPISODIC_C_API int32_t episodic_answer_text(episodic_answer answer, char* text, 
 EPISODIC_C_API int32_t episodic_answer_ids(episodic_answer answer, int64_t* ids, size_t capacity,
                                            size_t* n);
 EPISODIC_C_API int32_t episodic_answer_finish(episodic_answer answer, int32_t* finish);
+/* An event that the prompt and the answer recalled. */
+typedef struct episodic_recalled {
+  int64_t event, start, end; /* tokens [start, end) */
+  int64_t rank;              /* its best in any layer; 1 is the best */
+  double attention;          /* its share of what all recalled events received; 0: not known */
+} episodic_recalled;
+/* Best first; none without `recall` in the options. */
+EPISODIC_C_API int32_t episodic_answer_recalled(episodic_answer answer, episodic_recalled* events,
+                                                size_t capacity, size_t* n);
+/* A passage that was read again. */
+typedef struct episodic_passage {
+  int64_t start, end; /* tokens [start, end) */
+  double score;       /* in (0, 1] */
+} episodic_passage;
+EPISODIC_C_API int32_t episodic_answer_passages(episodic_answer answer, episodic_passage* passages,
+                                                size_t capacity, size_t* n);
 EPISODIC_C_API int32_t episodic_answer_free(episodic_answer answer);
 
 /* A further sequence that goes on from here; what was read is there once. Not of a memory that is
@@ -230,6 +247,9 @@ EPISODIC_C_API int32_t episodic_sequence_pin(episodic_sequence sequence, int64_t
  * null buffer to how many there are from `first` on. */
 EPISODIC_C_API int32_t episodic_sequence_events(episodic_sequence sequence, int64_t first,
                                                 episodic_range* events, size_t capacity, size_t* n);
+/* Text of tokens of the sequence; "" where one of them is unknown or forgotten. */
+EPISODIC_C_API int32_t episodic_sequence_text(episodic_sequence sequence, episodic_range tokens,
+                                              char* text, size_t capacity, size_t* length);
 /* Logits [vocab] that follow the last token. */
 EPISODIC_C_API int32_t episodic_sequence_logits(episodic_sequence sequence, float* logits,
                                                 size_t capacity, size_t* n);
