@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A memory for language models whose text is far longer than their window.
+
+    import episodic
+    engine = episodic.load("model.gguf")               # or a Hugging Face directory
+    engine.attach(n_local=4096, n_mem=2048)            # or engine.open("book.mem")
+    engine.read(text, progress=True)
+    print(engine.ask("Who closed the door?").text)
+    for piece in engine.stream("And who opened it?"):
+        print(piece, end="", flush=True)
+
+`Memory` is the memory alone, for attention of your own over numpy arrays or tensors."""
+from ._engine import Answer, Engine, Event, Model, Passage, RecalledEvent, fork_folder, load, verify
+from ._library import (BudgetError, BusyError, ClosedError, ConfigError, DataError, DeviceError, DiskFullError, Error,
+                       FileError, NotBuiltError, version as __version__)
+from ._memory import Memory
+
+__all__ = ["Answer", "BudgetError", "BusyError", "ClosedError", "ConfigError", "DataError", "DeviceError",
+           "DiskFullError", "Engine", "Error", "Event", "FileError", "Memory", "Model", "NotBuiltError", "Passage",
+           "RecalledEvent", "attach", "fork_folder", "load", "verify"]
+
+
+def attach(model, memory=None, **settings):
+    """An episodic memory within a transformers model: `with episodic.attach(model, n_local=1024): model.generate(...)`.
+    See episodic.transformers."""
+    from .transformers import attach as attach_to
+    return attach_to(model, memory, **settings)

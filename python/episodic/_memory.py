@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory alone, for attention of one's own: arrays where they lie, by torch's and numpy's attributes or DLPack."""
+import ctypes
+import json
+import os
+
+from . import _library as lib
+
+_TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class _DLType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", _DLDevice), ("ndim", ctypes.c_int32), ("dtype", _DLType),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("byte_offset", ctypes.c_uint64)]
+
+
+def _of_dlpack(array):
+    """Address, type, shape and strides in elements of what speaks DLPack; the array outlives their use."""
+    capsule = array.__dlpack__()
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    tensor = _DLTensor.from_address(get(capsule, b"dltensor"))
+    names = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16"}
+    shape = tensor.shape[:tensor.ndim]
+    if tensor.strides:
+        strides = tensor.strides[:tensor.ndim]
+    else:
+        strides = [1] * tensor.ndim
+        for i in reversed(range(tensor.ndim - 1)):
+            strides[i] = strides[i + 1] * shape[i + 1]
+    kind = names.get((tensor.dtype.code, tensor.dtype.bits), "?")
+    return (tensor.data or 0) + tensor.byte_offset, kind, shape, strides, tensor.device.type
+
+
+def _address(array, name, writes):
+    if hasattr(array, "data_ptr"):  # torch
+        return (array.data_ptr(), str(array.dtype).rpartition(".")[2], list(array.shape), list(array.stride()),
+                1 if array.device.type == "cpu" else 2)
+    if hasattr(array, "__array_interface__"):  # numpy
+        told = array.__array_interface__
+        if writes and told["data"][1]:
+            raise lib.DataError(f"{name}: the array is read-only; give one that may be written")
+        kind = {"<f4": "float32", "<f2": "float16"}.get(told["typestr"], told["typestr"])
+        size = int(told["typestr"][2:])
+        shape = list(told["shape"])
+        strides = told["strides"]
+        if strides is None:
+            strides = [size] * len(shape)
+            for i in reversed(range(len(shape) - 1)):
+                strides[i] = strides[i + 1] * shape[i + 1]
+        return told["data"][0], kind, shape, [s // size for s in strides], 1
+    if hasattr(array, "__dlpack__"):
+        return _of_dlpack(array)
+    raise lib.DataError(f"{name}: {type(array).__name__} is no array; give a numpy array, a tensor, or what has "
+                        "__dlpack__")
+
+
+def _view(array, name, rotated=False, writes=False):
+    address, kind, shape, strides, device = _address(array, name, writes)
+    if len(shape) != 3:
+        raise lib.DataError(f"{name}: has {len(shape)} dimensions; it must be [tokens, heads, head_dim]")
+    if kind not in _TYPES:
+        raise lib.DataError(f"{name}: has type {kind}; it must be one of {', '.join(_TYPES)}")
+    if device != 1:
+        raise lib.DataError(f"{name}: lies on a device; this build's memory takes arrays in host memory: move it there")
+    if shape[2] > 1 and strides[2] != 1:
+        raise lib.DataError(f"{name}: the elements of a head lie {strides[2]} apart; make it contiguous in its last "
+                            "dimension")
+    return lib.View(data=address, dtype=_TYPES[kind], rotated=int(rotated), n=shape[0], heads=shape[1], dim=shape[2],
+                    row_stride=strides[0], head_stride=strides[1])
+
+
+def _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies, attention_factor,
+           interleaved, scale, softcap):
+    shape = lib.Shape(n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
+                      rotary_dim=head_dim if rotary_dim is None else rotary_dim, rotary_theta=rotary_theta,
+                      attention_factor=attention_factor, interleaved=int(interleaved), scale=scale or 0,
+                      softcap=softcap or 0)
+    if frequencies is not None:
+        shape.frequencies = (ctypes.c_double * len(frequencies))(*frequencies)
+        shape.rotary_dim = 2 * len(frequencies)
+    return shape
+
+
+class Memory:
+    """One sequence's memory, driven step by step:
+
+        memory.begin_step(n)
+        for layer in range(n_layers):
+            memory.attend(layer, q, k, v, out)   # [n, heads, head_dim] each; out is written
+        memory.end_step(surprise)                # [n] nats
+
+    settings: those of docs/settings.md, such as n_local=1024. folder: keeps it there; one that is there is opened at
+    its last commit, and takes no settings. rotated: queries and keys come after rotary embedding."""
+
+    def __init__(self, n_layers, n_heads, n_kv_heads, head_dim, rotary_dim=None, rotary_theta=10000.0,
+                 frequencies=None, attention_factor=1.0, interleaved=False, scale=None, softcap=None, folder=None,
+                 write=True, rotated=False, **settings):
+        self.rotated = rotated
+        self._shape = _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies,
+                             attention_factor, interleaved, scale, softcap)
+        told = json.dumps(settings).encode() if settings else None
+        if folder is None:
+            self._handle = lib.made("memory_free", "memory_new", told, self._shape)
+        elif os.path.exists(os.path.join(folder, "manifest.json")):
+            if settings:
+                raise lib.ConfigError(f"{folder}: the memory is there, with the settings it was made with; give none")
+            self._handle = lib.made("memory_free", "memory_open", os.fsencode(folder), int(write), self._shape)
+        else:
+            self._handle = lib.made("memory_free", "memory_create", os.fsencode(folder), told, self._shape)
+
+    def begin_step(self, n, decodes=False):
+        """Opens a step of n tokens, at most `chunk`. decodes: a token of an answer, not of a text that is read."""
+        lib.call("memory_begin_step", self._handle, n, int(decodes))
+
+    def attend(self, layer, q, k, v, out):
+        """One layer of the step, in order, each once. Writes out [n, n_heads, head_dim]."""
+        lib.call("memory_attend", self._handle, layer, _view(q, "q", self.rotated), _view(k, "k", self.rotated),
+                 _view(v, "v"), _view(out, "out", writes=True))
+
+    def end_step(self, surprise):
+        """Ends the step. surprise: negative log-likelihood of each of its tokens, in nats."""
+        n = len(surprise)
+        array = (ctypes.c_float * n)(*[float(s) for s in surprise])
+        lib.call("memory_end_step", self._handle, array, n)
+
+    def _info(self):
+        info = lib.MemoryInfo()
+        lib.call("memory_get_info", self._handle, info)
+        return info
+
+    @property
+    def tokens(self):
+        """Tokens of the finished steps."""
+        return self._info().tokens
+
+    @property
+    def chunk(self):
+        """Most tokens of one step."""
+        return self._info().chunk
+
+    @property
+    def open_tokens(self):
+        """Of the step that is open; 0 if none is."""
+        return self._info().open_tokens
+
+    @property
+    def events(self):
+        """The closed events: (start, end) of their tokens."""
+        return [(e.start, e.end) for e in lib.items_of(lib.Range, "memory_events", self._handle, 0)]
+
+    def recalled(self, lane):
+        """Events that a lane (a layer) recalled in the last step, best first."""
+        return list(lib.items_of(ctypes.c_int64, "memory_recalled", self._handle, lane))
+
+    def reset(self):
+        """Back to the empty sequence."""
+        lib.call("memory_reset", self._handle)
+
+    def snapshot(self):
+        """The state now, for `restore`."""
+        return lib.made("snapshot_free", "memory_snapshot", self._handle)
+
+    def restore(self, snapshot):
+        """Back to a snapshot of this memory."""
+        lib.call("memory_restore", self._handle, snapshot)
+
+    def fork(self):
+        """A further memory that goes on from here; what there is becomes a base of both."""
+        other = object.__new__(Memory)
+        other.rotated, other._shape = self.rotated, self._shape
+        other._handle = lib.made("memory_free", "memory_fork", self._handle)
+        return other
+
+    def commit(self):
+        """Makes all finished steps durable, in a kept memory."""
+        lib.call("memory_commit", self._handle)
+
+    def forget(self, start, end):
+        """Never recalls again the events that share a token with [start, end). Returns how many there were."""
+        forgotten = ctypes.c_size_t()
+        lib.call("memory_forget", self._handle, lib.Range(start, end), forgotten)
+        return forgotten.value
+
+    def close(self):
+        """Gives everything back now."""
+        self._handle.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
