@@ -159,6 +159,13 @@ def new_memory(model, **settings):
                   **settings)
 
 
+def _set_attention(model, name):
+    if hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation(name)
+    else:  # transformers before 4.53
+        model.config._attn_implementation = name
+
+
 @contextlib.contextmanager
 def attach(model, memory=None, **settings):
     """A context in which `model` reads and writes with a memory. memory: one of `new_memory`, which then goes on, or
@@ -200,7 +207,7 @@ def attach(model, memory=None, **settings):
         return result
 
     base.forward = steps
-    model.set_attn_implementation(NAME)
+    _set_attention(model, NAME)
     for layer in layers:
         layer._episodic = reading
     try:
@@ -208,6 +215,6 @@ def attach(model, memory=None, **settings):
             yield memory
     finally:
         del base.forward
-        model.set_attn_implementation(before)
+        _set_attention(model, before)
         for layer in layers:
             del layer._episodic

@@ -63,7 +63,7 @@ class Transformers(unittest.TestCase):
                     self.assertTrue((model(ids).logits == wanted).all())
 
     def test_beyond_it_it_is_what_our_own_decoder_computes(self):
-        model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(MODEL).float().eval()
         engine = episodic.load(MODEL)
         settings = {"n_init": 16, "n_local": 128, "n_mem": 128, "chunk": 64, "n_repr": 4, "min_block": 8,
                     "max_block": 128, "gamma": 1.0}
