@@ -26,6 +26,7 @@ struct ChatCommandFlags {
   GrammarFlags grammar;
   JsonFlag json;
   bool no_history = false;
+  std::int64_t reread = 0;  ///< passages that are read again before a message
 };
 
 /// One conversation. `ChatSession` computes its answers, `RemoteChat` asks a server for them.

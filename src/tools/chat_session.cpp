@@ -47,12 +47,30 @@ void ChatSession::prepare(const std::string& message) {
   message_ = message;
 }
 
+std::vector<Passage> ChatSession::find_passages() {
+  if (flags_.reread == 0 || engine_.n_events() == 0) return {};
+  if (!finder_) finder_.emplace(engine_.shared_model());
+  finder_->read(*engine_.memory(), ids_of({0, engine_.tokens()}));
+  return finder_->find(message_, {.count = flags_.reread});
+}
+
+/// What is read again is for this answer alone: behind it the conversation goes on as if message
+/// and answer had been all.
 void ChatSession::answer() {
   const ChatPrompt prompt = std::move(prompt_);
   const StopRequest stop;
-  const std::span<const std::int64_t> all(prompt.text);
+  const std::vector<Passage> passages = find_passages();
+  std::shared_ptr<const Engine::Snapshot> before;
+  ChatPrompt with_passages;
+  if (!passages.empty()) {
+    before = engine_.snapshot();
+    with_passages = conversation_.ask(joined_text(passages) + "\n\n" + text_, message_);
+    conversation_.ask(text_, message_);  // which is what was said
+  }
+  const ChatPrompt& asked = before ? with_passages : prompt;
+  const std::span<const std::int64_t> all(asked.text);
   // without a question of its own, the last token is the step that the answer starts from
-  const std::size_t body = all.size() - (prompt.question.empty() ? 1 : 0);
+  const std::size_t body = all.size() - (asked.question.empty() ? 1 : 0);
   if (!read(all.first(body), stop)) return;
   GenerateOptions options = options_;
   options.sampling.seed += turns_.size();  // the same message again is another draw
@@ -72,9 +90,13 @@ void ChatSession::answer() {
   };
   recalled_.clear();
   const GenerateResult result = engine_.generate(
-      prompt.question.empty() ? all.subspan(body) : std::span(prompt.question), options);
+      asked.question.empty() ? all.subspan(body) : std::span(asked.question), options);
   if (!noted) note_recall();
   if (notes) recalled_ = notes->ranked();
+  if (before) {
+    engine_.restore(*before);
+    for (const auto* ids : {&prompt.text, &prompt.question, &result.ids}) engine_.read(*ids);
+  }
   flags_.json.say("\n");
   if (result.finish == FinishReason::length)
     note(fmt::format("cut at {} tokens; --max-new allows more", result.ids.size()));
@@ -87,6 +109,9 @@ void ChatSession::answer() {
             {"ids", result.ids},
             {"text", result.text},
             {"finish", name_of(result.finish)}};
+  for (const Passage& p : passages)
+    turn["passages"].push_back(
+        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
   if (notes && flags_.json.wanted())
     turn["recalled"] = recalled_json(recalled_, *engine_.memory(),
                                      [this](TokenRange event) { return text_of_event(event); });

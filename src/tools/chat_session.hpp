@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "chat_backend.hpp"
 #include "episodic/session/engine.hpp"
+#include "episodic/session/passages.hpp"
 #include "recalled.hpp"
 
 namespace episodic::tools {
@@ -40,6 +42,8 @@ class ChatSession final : public ChatBackend {
   Json json() const override;
 
  private:
+  /// The passages that the message asks for; none without --reread.
+  std::vector<Passage> find_passages();
   /// \return false where Ctrl-C came: nothing was read then
   bool read(std::span<const std::int64_t> ids, const StopRequest& stop);
   /// Ids of tokens that were read, here or before; negative where they are not known.
@@ -63,6 +67,7 @@ class ChatSession final : public ChatBackend {
   std::set<EventId> forgotten_;          // of scope 0
   std::string message_;                  // to be answered next
   ChatPrompt prompt_;
+  std::optional<PassageFinder> finder_;
 };
 
 }  // namespace episodic::tools

@@ -128,6 +128,49 @@ TEST_CASE("ask --chat reads passages again unless it keeps the turn or is told n
   CHECK_FALSE(ask("--chat --keep").contains("passages"));
 }
 
+TEST_CASE("chat --reread answers from passages, and keeps message and answer alone") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  const fs::path model = scratch / "model";
+  make_model(*shipped, model);
+  put(scratch / "text", some_book(60) + "\nThe door code of Rosalind is 48151.\n" + some_book(120));
+  put(scratch / "messages", "What is the door code of Rosalind?\nWho came home?\n");
+  const std::string memory = " --model " + quoted(model.string()) + " --memory-dir ";
+  REQUIRE(run_episodic("ingest --quiet --text " + quoted((scratch / "text").string()) + memory +
+                       quoted((scratch / "a").string()) + " --memory " + quoted(kMemory))
+              .status == 0);
+  REQUIRE(run_episodic("fork " + quoted((scratch / "a").string()) + " " +
+                       quoted((scratch / "b").string()))
+              .status == 0);
+  const auto talk = [&](const char* dir, const std::string& more) {
+    const std::string out = quoted((scratch / (std::string(dir) + ".json")).string());
+    const Run run = run_episodic("chat --quiet --max-new 3 --json " + out + memory +
+                                     quoted((scratch / dir).string()) + " " + more,
+                                 "cat " + quoted((scratch / "messages").string()) + " |");
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    return Json::parse(contents(scratch / (std::string(dir) + ".json")));
+  };
+  const Json with = talk("a", "--reread 2"), without = talk("b", "");
+  REQUIRE(with["turns"].size() == 2);
+  REQUIRE(with["turns"][0]["passages"].size() > 0);
+  CHECK(with["turns"][0]["passages"][0]["text"].get<std::string>().find("48151") !=
+        std::string::npos);
+  CHECK_FALSE(without["turns"][0].contains("passages"));
+  // the passages are in no memory: it grew by messages and answers
+  const auto tokens = [&](const char* dir) {
+    return json_of("inspect " + quoted((scratch / dir).string()))["tokens"].get<std::int64_t>();
+  };
+  const auto written = [](const Json& json) {
+    std::int64_t n = 0;
+    for (const Json& turn : json["turns"]) n += static_cast<std::int64_t>(turn["ids"].size());
+    return n;
+  };
+  CHECK(tokens("a") - written(with) == tokens("b") - written(without));
+  CHECK(run_episodic("chat --reread -1" + memory + quoted((scratch / "a").string())).status != 0);
+}
+
 TEST_CASE("chat refuses a message without an end, and answers those before it") {
   const auto shipped = recall_model();
   if (!shipped) EPISODIC_SKIP("no model");
