@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -18,14 +19,21 @@ namespace {
 constexpr double kFusion = 5;             // 1 / (kFusion + rank), ranks from 0
 constexpr std::int64_t kToSentence = 32;  // tokens that a border moves to a sentence's at most
 
-/// Of each event, what a voice's ranking of them adds; the event's earlier of equal ones.
-void add_ranks(const std::vector<double>& scores, std::vector<double>& fused) {
+/// What each voice says of the events, and how much it counts.
+struct Opinion {
+  std::vector<double> scores;
+  double weight = 1;
+};
+
+/// Of each event, what a voice's ranking of them adds; of equal ones the earlier ranks higher.
+void add_ranks(const Opinion& opinion, std::vector<double>& fused) {
+  const std::vector<double>& scores = opinion.scores;
   std::vector<std::size_t> order(scores.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
   for (std::size_t rank = 0; rank < order.size(); ++rank)
-    fused[order[rank]] += kFusion / (kFusion + static_cast<double>(rank));
+    fused[order[rank]] += opinion.weight * kFusion / (kFusion + static_cast<double>(rank));
 }
 
 /// Whether it tells any two events apart.
@@ -159,17 +167,20 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
   std::vector<Passage> found;
   if (m.events.empty() || options.count == 0) return found;
 
-  std::vector<std::vector<double>> voices{m.keys.score(question),
-                                          m.words.score(question, m.events)};
+  // A question in other words than the text's has few words in any one place: then keys count more.
+  WordVoice::Scores words = m.words.score(question, m.events);
+  const double by_words = std::sqrt(words.coverage);
+  std::vector<Opinion> voices{{m.keys.score(question), 2 - 2 * by_words},
+                              {std::move(words.events), 2 * by_words}};
   if (m.encoder) {
     m.encoder->read(question);
-    std::vector<double>& scores = voices.emplace_back();
+    std::vector<double>& scores = voices.emplace_back().scores;
     for (EventId e = 0; e < std::ssize(m.events); ++e) scores.push_back(m.encoder->score(e));
   }
   std::vector<double> fused(m.events.size(), 0.0);
   double heard = 0;
-  for (const std::vector<double>& voice : voices)
-    if (tells(voice)) add_ranks(voice, fused), ++heard;
+  for (const Opinion& voice : voices)
+    if (tells(voice.scores)) add_ranks(voice, fused), heard += voice.weight;
   if (heard == 0) return found;
 
   std::vector<std::size_t> order(fused.size());

@@ -56,9 +56,10 @@ void WordVoice::take(const std::string& text, std::span<const std::size_t> behin
   }
 }
 
-std::vector<double> WordVoice::score(std::string_view question,
-                                     std::span<const TokenRange> events) const {
+WordVoice::Scores WordVoice::score(std::string_view question,
+                                   std::span<const TokenRange> events) const {
   std::vector<double> scores(events.size(), 0.0);
+  double possible = 0;  // by one occurrence of each word
   std::vector<double> near(events.size(), 0.0);
   std::vector<std::size_t> touched;
   const auto middle = [&](std::size_t e) {
@@ -67,11 +68,12 @@ std::vector<double> WordVoice::score(std::string_view question,
   std::set<std::string> asked;
   for (Word& word : words_of(question)) asked.insert(std::move(word.stem));
   for (const std::string& word : asked) {
+    static const std::vector<std::int32_t> nowhere;
     const auto found = places_.find(word);
-    if (found == places_.end()) continue;
-    const std::vector<std::int32_t>& places = found->second;
+    const std::vector<std::int32_t>& places = found == places_.end() ? nowhere : found->second;
     const double rarity = std::log1p(static_cast<double>(tokens_) / kDocument /
                                      (static_cast<double>(places.size()) + 0.5));
+    possible += std::pow(rarity, 1.5);
     touched.clear();
     for (const std::int32_t place : places) {
       const double t = place;
@@ -92,7 +94,8 @@ std::vector<double> WordVoice::score(std::string_view question,
       near[e] = 0;
     }
   }
-  return scores;
+  const double best = scores.empty() ? 0.0 : *std::max_element(scores.begin(), scores.end());
+  return {std::move(scores), possible > 0 ? std::min(1.0, best / possible) : 0.0};
 }
 
 }  // namespace episodic

@@ -20,8 +20,13 @@ class WordVoice {
  public:
   /// Appends tokens of the text. Negative ids have no text.
   void add(const Tokenizer& tokenizer, std::span<const std::int32_t> ids);
-  /// Of each event, 0 where no word of the question is near.
-  std::vector<double> score(std::string_view question, std::span<const TokenRange> events) const;
+  struct Scores {
+    std::vector<double> events;  ///< of each, 0 where no word of the question is near
+    /// The best of them as a share of what all words of the question at one place would give, most
+    /// of them rare: how much this voice has to say. [0, 1]
+    double coverage = 0;
+  };
+  Scores score(std::string_view question, std::span<const TokenRange> events) const;
   std::int64_t bytes() const { return bytes_; }
 
  private:

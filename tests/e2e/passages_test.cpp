@@ -125,14 +125,14 @@ TEST_CASE("passages: the words' voice is BM25 over what stands near an event") {
       WordVoice voice;
       if (piece == ids.size()) {
         voice.add(tokenizer, ids);
-        const std::vector<double> scores = voice.score(question, events);
+        const std::vector<double> scores = voice.score(question, events).events;
         for (std::size_t e = 0; e < events.size(); ++e)
           REQUIRE(scores[e] == Approx(expected[e]).margin(1e-9));
         continue;
       }
       for (std::size_t at = 0; at < ids.size(); at += piece)
         voice.add(tokenizer, std::span(ids).subspan(at, std::min(piece, ids.size() - at)));
-      REQUIRE(voice.score(question, events).size() == events.size());
+      REQUIRE(voice.score(question, events).events.size() == events.size());
     }
   }
 }
@@ -177,6 +177,24 @@ std::vector<std::vector<double>> plain_mean_keys(const std::string& question) {
   });
   sequence.step(ids, StepKind::prompt);
   return means;
+}
+
+TEST_CASE("passages: words count as far as one place has those of the question") {
+  const Tokenizer& tokenizer = model()->tokenizer();
+  const Ids encoded = tokenizer.encode(story(60, kFacts));
+  const std::vector<std::int32_t> ids(encoded.begin(), encoded.end());
+  std::vector<TokenRange> events;
+  for (std::int64_t t = 4; t + 8 < std::ssize(ids); t += 8) events.push_back({t, t + 8});
+  WordVoice voice;
+  voice.add(tokenizer, ids);
+  const auto coverage = [&](const char* question) {
+    return voice.score(question, events).coverage;
+  };
+  REQUIRE(coverage("The donkey of Agatha is called") > 0.7);
+  REQUIRE(coverage("Zebra? Xylophone!") == 0);
+  REQUIRE(coverage("...") == 0);
+  REQUIRE(coverage("By which sound does one summon her grey animal?") < 0.3);
+  REQUIRE(voice.score("Agatha", {}).coverage == 0);
 }
 
 TEST_CASE("passages: the keys' voice is a sum of cosines after whitening") {

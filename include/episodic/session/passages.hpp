@@ -22,7 +22,8 @@
 ///   few questions about nothing. This voice finds other words than the text's.
 /// - *words*: BM25 over the words around each event, near ones counting more, rare ones more still.
 ///
-/// Their ranks are fused (1 / (5 + rank), summed).
+/// Their ranks are fused: weights times 1 / (5 + rank), summed. Words weigh as much as the best
+/// place has of the question's words, keys the rest.
 
 #include <cstdint>
 #include <memory>
