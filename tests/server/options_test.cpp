@@ -308,7 +308,8 @@ TEST_CASE("serve: an answer calls tools, by itself or because it must") {
   // of its own will, two calls; where one may be made, nothing is written behind it
   json two = body;
   two["grammar"] =
-      R"(call ::= "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>" root ::= "So. " call "\n" call " And on.")";
+      R"(call ::= "<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>"
+root ::= "So. " call "\n" call " And on.")";
   const auto tokens_of = [&](json asked, std::size_t calls, const char* content) {
     const auto [status, answer] = post(running, "/v1/chat/completions", asked.dump());
     INFO(answer.dump());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <optional>
 #include <sstream>
 #include <tuple>
@@ -789,6 +790,7 @@ TEST_CASE("responses: an answer calls a tool, and its result goes on over restar
   house.restart();
   json again = after(second, "And in Oslo?");
   again["tool_choice"] = "required";
+  again["parallel_tool_calls"] = false;
   again["tools"] = kResponseTools;
   again["max_output_tokens"] = 200;
   const json third = house.respond(again);

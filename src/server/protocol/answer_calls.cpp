@@ -12,12 +12,15 @@ AnswerCalls::AnswerCalls(std::shared_ptr<const ToolUse> use) : use_(std::move(us
   if (use_) parser_.emplace(use_->parser());
 }
 
-std::vector<ToolCallEvent> AnswerCalls::kept(std::vector<ToolCallEvent> events) const {
-  if (!use_->parallel)
-    std::erase_if(events, [](const ToolCallEvent& event) {
-      return event.kind != ToolCallEvent::Kind::content && event.index > 0;
-    });
-  return events;
+std::vector<ToolCallEvent> AnswerCalls::kept(std::vector<ToolCallEvent> events) {
+  if (use_->parallel) return events;
+  std::vector<ToolCallEvent> some;
+  for (ToolCallEvent& event : events) {
+    if (over_) break;
+    over_ = event.kind == ToolCallEvent::Kind::ended;
+    some.push_back(std::move(event));
+  }
+  return some;
 }
 
 std::vector<ToolCallEvent> AnswerCalls::push(std::string_view text) {

@@ -3,6 +3,7 @@
 // Calls of tools in an answer, as each protocol's form is told of them.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,8 +13,8 @@
 
 namespace episodic::server {
 
-/// Finds the calls of one answer in its text, piece by piece. Of an answer that may have one call
-/// only, further calls are left out.
+/// Finds the calls of one answer in its text, piece by piece. An answer that may have one call only
+/// ends with it: what its last token has behind the call is left out.
 class AnswerCalls {
  public:
   /// \param use null: all text is content
@@ -28,10 +29,11 @@ class AnswerCalls {
   bool may_call() const { return parser_.has_value(); }
 
  private:
-  std::vector<ToolCallEvent> kept(std::vector<ToolCallEvent> events) const;
+  std::vector<ToolCallEvent> kept(std::vector<ToolCallEvent> events);
 
   std::shared_ptr<const ToolUse> use_;
   std::optional<ToolCallParser> parser_;
+  bool over_ = false;  // its one call is whole
 };
 
 /// A call in a message of a chat.
