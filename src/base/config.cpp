@@ -281,6 +281,7 @@ std::string difference(const MemoryConfig& made, MemoryConfig given) {
   given.repr_bytes = made.repr_bytes;
   given.disk_bytes = made.disk_bytes;
   given.disk_dir = made.disk_dir;
+  if (given.effective_min_count() == made.effective_min_count()) given.min_count = made.min_count;
   std::vector<std::string> others;
   each_setting(given, [&](const char*, const std::string& value) { others.push_back(value); });
   std::string out;

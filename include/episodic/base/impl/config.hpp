@@ -173,6 +173,7 @@ EPISODIC_INLINE bool MemoryConfig::same_results(const MemoryConfig& other) const
   mine.repr_bytes = other.repr_bytes;
   mine.disk_bytes = other.disk_bytes;
   mine.disk_dir = other.disk_dir;
+  if (mine.effective_min_count() == other.effective_min_count()) mine.min_count = other.min_count;
   return mine == other;
 }
 
