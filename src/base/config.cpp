@@ -202,6 +202,8 @@ MemoryConfig parse_memory_config(std::string_view text) {
     of.integer("N_depth", retention.memoria.depth);
     of.number("initial_lifespan", retention.memoria.initial_lifespan);
     of.number("alpha", retention.memoria.alpha);
+    of.choice("search", kLongTermSearches, retention.memoria.search);
+    of.choice("recall", kEngramRecalls, retention.recall);
     of.integer_or_null("layer", retention.layer, -1);
   });
   r.finish();
@@ -213,9 +215,9 @@ namespace {
 std::string json_of(const RetentionConfig& r) {
   const MemoriaConfig& m = r.memoria;
   return fmt::format(
-      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"layer":{}}})",
+      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"search":"{}","recall":"{}","layer":{}}})",
       m.n_short, m.n_long, m.short_term_capacity, m.depth, m.initial_lifespan, m.alpha,
-      r.layer < 0 ? "null" : std::to_string(r.layer));
+      name_of(m.search), name_of(r.recall), r.layer < 0 ? "null" : std::to_string(r.layer));
 }
 }  // namespace
 

@@ -142,6 +142,8 @@ const char* name_of(EventScope);
 const char* name_of(RepresentativeScore);
 const char* name_of(IndexKind);
 const char* name_of(Reweighting);
+const char* name_of(EngramRecall);
+const char* name_of(LongTermSearch);
 
 }  // namespace EPISODIC_NAMESPACE
 
