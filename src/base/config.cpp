@@ -203,6 +203,7 @@ MemoryConfig parse_memory_config(std::string_view text) {
     of.number("initial_lifespan", retention.memoria.initial_lifespan);
     of.number("alpha", retention.memoria.alpha);
     of.choice("search", kLongTermSearches, retention.memoria.search);
+    of.choice("wiring", kWirings, retention.memoria.wiring);
     of.choice("recall", kEngramRecalls, retention.recall);
     of.integer_or_null("layer", retention.layer, -1);
   });
@@ -215,9 +216,10 @@ namespace {
 std::string json_of(const RetentionConfig& r) {
   const MemoriaConfig& m = r.memoria;
   return fmt::format(
-      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"search":"{}","recall":"{}","layer":{}}})",
+      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"search":"{}","wiring":"{}","recall":"{}","layer":{}}})",
       m.n_short, m.n_long, m.short_term_capacity, m.depth, m.initial_lifespan, m.alpha,
-      name_of(m.search), name_of(r.recall), r.layer < 0 ? "null" : std::to_string(r.layer));
+      name_of(m.search), name_of(m.wiring), name_of(r.recall),
+      r.layer < 0 ? "null" : std::to_string(r.layer));
 }
 }  // namespace
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memoria's forgetting (section 3) on a device. What each event receives is computed and added
 // up there, in an array by event; which events that makes the graph forget is decided on the host,
-// by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has reached
-// the end of a chunk. Forgetting is then that of memory_edits.cpp.
+// by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has
+// reached the end of a chunk. Forgetting is then that of memory_edits.cpp.
 #include <algorithm>
 #include <span>
 
@@ -38,10 +38,10 @@ void DeviceMemory::Impl::write_received(const Retention::Received& masses) {
 }
 
 /// Shows retention the events of a chunk, if the last step reached its end. For that the host waits
-/// for the device, before the next step, as the host's memory forgets between the two: the next step
-/// may not recall what this one made it forget. It does not wait where no event can have closed, as
-/// too few tokens have left the window since the last one did.
-/// \throws DataError where attention was no number
+/// for the device, before the next step, as the host's memory forgets between the two: the next
+/// step may not recall what this one made it forget. It does not wait where no event can have
+/// closed, as too few tokens have left the window since the last one did. \throws DataError where
+/// attention was no number
 void DeviceMemory::Impl::apply_retention() {
   if (!retention || is_judged) return;
   const std::int64_t first = retention->graph().total();
@@ -76,9 +76,10 @@ void DeviceMemory::Impl::apply_retention() {
       retention->begin_step();
       retention->prepare(fresh, end, std::move(vectors));
       retention->commit();
-      device::check(cudaMemsetAsync(received, 0,
-                                    static_cast<std::size_t>(now.n_events) * sizeof(double), stream),
-                    "clearing");
+      device::check(
+          cudaMemsetAsync(received, 0, static_cast<std::size_t>(now.n_events) * sizeof(double),
+                          stream),
+          "clearing");
     }
   }
   is_judged = true;

@@ -313,8 +313,7 @@ std::string head_table(const ComparedStory& story) {
       table += fmt::format("| {} | {} | {:g} | {}, {:.1f}, {} | {:.3f} | {} of {} |\n", method,
                            words_of(count), gamma, least, sum / heads, most,
                            with_ratio > 0 ? ratio / with_ratio : 0.0, above, heads);
-      if (missed)
-        notes += not_reached(fmt::format("{} at {}", method, words_of(count)), *missed);
+      if (missed) notes += not_reached(fmt::format("{} at {}", method, words_of(count)), *missed);
     }
   return table + notes;
 }
@@ -394,7 +393,8 @@ std::string report(const Stories& stories, const ComparisonSettings& settings, F
       "Surprise: gamma {:g} where people marked nothing. Random: mean over {} segmentations of as "
       "many boundaries (seed {}); numbers are differences from it, in brackets how many deviations "
       "of one random segmentation that is. Distances are in tokens; densities are smoothed by a "
-      "Gaussian of {:g} tokens, boundaries match within {}. K judges from {} keys of an event on, G "
+      "Gaussian of {:g} tokens, boundaries match within {}. K judges from {} keys of an event on, "
+      "G "
       "from {}; variance at least {:g}. Gamma of K, G and S at the wanted number: the first of "
       "0 .. 8, then -4 .. 0, that is nearest to it.\n\n"
       "S surprise, F equal steps, R random; M, C, I behind them: refined by modularity, "

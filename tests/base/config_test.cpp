@@ -120,6 +120,22 @@ TEST_CASE("min_count 0 is what the segmenter needs, and no other setting than th
   CHECK(parse_memory_config(to_json(c)) == c);
 }
 
+TEST_CASE("Memoria's defaults are those printed for language modelling", "[base][config]") {
+  const MemoryConfig c = parse_memory_config(R"({"retention": {}})");
+  const MemoriaConfig& m = c.retention->memoria;
+  CHECK((m.n_short == 50 && m.n_long == 50 && m.short_term_capacity == 400));  // D.2
+  CHECK((m.depth == 10 && m.initial_lifespan == 9 && m.alpha == 8));
+  CHECK((m.search == LongTermSearch::graph && m.wiring == Wiring::hebbian));
+  CHECK(c.retention->recall == EngramRecall::graph);
+  for (const char* changed :
+       {R"({"retention": {"recall": "attended"}})", R"({"retention": {"search": "full"}})",
+        R"({"retention": {"wiring": "random", "N_ltm": 0}})"}) {
+    const MemoryConfig other = parse_memory_config(changed);
+    CHECK(other != c);
+    CHECK(parse_memory_config(to_json(other)) == other);
+  }
+}
+
 TEST_CASE("every preset is a valid change of settings that leaves the model's lengths",
           "[base][config]") {
   for (const Preset& preset : presets()) {
@@ -219,6 +235,10 @@ TEST_CASE("settings that contradict each other are refused with the reason", "[b
            {R"({"retention": {"stm_capacity": 0}})", "(stm_capacity) = 0"},
            {R"({"retention": {"N_depth": -1}})", "(N_depth) = -1"},
            {R"({"retention": {"N_smt": 5}})", "N_stm"},
+           {R"({"retention": {"recall": "all"}})", "\"attended\""},
+           {R"({"retention": {"search": "deep"}})", "\"full\""},
+           {R"({"retention": {"wiring": "none"}})", "\"hebbian\""},
+           {R"({"retention": {"recall": "attended", "search": "full"}})", "attended"},
            {R"({"retention": 5})", "retention"},
            {R"({"retention": {"layer": -2}})", "layer"},
            {R"({"reweight": "some"})", "narrow"},

@@ -96,8 +96,8 @@ class Shadow {
     std::sort(ranked.begin(), ranked.end());
     for (const auto& [mass, event] : ranked) attended.push_back(event);
     const bool by_attention = config_.retention->recall == EngramRecall::attended;
-    const Memoria::Recall& r = by_attention ? graph_.recall(vectors, ids, e, attended)
-                                            : graph_.recall(vectors, ids, e);
+    const Memoria::Recall& r =
+        by_attention ? graph_.recall(vectors, ids, e, attended) : graph_.recall(vectors, ids, e);
     recalled += r.size();
     for (const auto* list : {&r.short_term, &r.long_term})
       for (const std::int64_t id : *list) unattended += received_[id] == 0;

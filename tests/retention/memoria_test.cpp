@@ -434,3 +434,49 @@ TEST_CASE("a step's owner may choose what is recalled, and leave numbers out", "
   REQUIRE_THROWS_AS(memoria.recall(engrams(2), late, 8), DataError);
   REQUIRE(memoria.total() == 7);
 }
+
+TEST_CASE("random wiring links what fires with long-term engrams, not with what fires with it",
+          "[retention]") {
+  std::mt19937 random(12);
+  std::normal_distribution<float> normal;
+  MemoriaConfig config;
+  config.n_short = 4, config.n_long = 4, config.short_term_capacity = 12;
+  config.initial_lifespan = 1000;
+  constexpr std::int64_t kWidth = 6, kFresh = 4, kSteps = 60;
+  const auto run = [&](Wiring wiring) {
+    config.wiring = wiring;
+    Memoria memoria(config, kWidth);
+    random.seed(12);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<float> engrams;
+      for (std::int64_t i = 0; i < kFresh * kWidth; ++i) engrams.push_back(normal(random));
+      const std::int64_t n = memoria.recall(engrams, kFresh).size();
+      const Ids queue = memoria.short_term();
+      memoria.commit(std::vector<double>(static_cast<std::size_t>(n), 1.0));
+      if (wiring == Wiring::random)  // no two of the newest are linked: neither is an old one
+        for (const std::int64_t a : queue)
+          for (const std::int64_t b : queue) REQUIRE((a == b || memoria.count(a, b) == 0));
+    }
+    return memoria;
+  };
+  const auto pairs = [](const Memoria& memoria) {
+    std::int64_t sum = 0;
+    for (std::int64_t a = 0; a < memoria.total(); ++a)
+      for (std::int64_t b = 0; b < a; ++b) {
+        REQUIRE(memoria.count(a, b) == memoria.count(b, a));
+        sum += memoria.count(a, b);
+      }
+    return sum;
+  };
+  const Memoria hebbian = run(Wiring::hebbian), drawn = run(Wiring::random);
+  REQUIRE(hebbian.total() == drawn.total());
+  // As many links, but for pairs that were drawn twice in a step and the steps before any was old.
+  REQUIRE(pairs(drawn) < pairs(hebbian));
+  REQUIRE(pairs(drawn) * 2 > pairs(hebbian));
+  ByteWriter to;
+  drawn.save(to);
+  Memoria back(config, kWidth);
+  ByteReader from(to.bytes(), "state");
+  back.load(from);
+  REQUIRE(pairs(back) == pairs(drawn));
+}

@@ -53,7 +53,7 @@ struct MemoryConfig {
   /// Keys an event holds before one may end it (HEM 2.2). 0: as many as the segmenter needs,
   /// `effective_min_count`.
   std::int64_t min_count = 0;
-  double var_floor = 0.01;       ///< least variance of a channel, `gaussian` only; > 0
+  double var_floor = 0.01;  ///< least variance of a channel, `gaussian` only; > 0
 
   // -- refinement (EM 3.3) --
   Refinement refine = Refinement::none;
@@ -144,6 +144,7 @@ const char* name_of(IndexKind);
 const char* name_of(Reweighting);
 const char* name_of(EngramRecall);
 const char* name_of(LongTermSearch);
+const char* name_of(Wiring);
 
 }  // namespace EPISODIC_NAMESPACE
 

@@ -16,6 +16,10 @@ namespace EPISODIC_NAMESPACE {
 /// 3.2), or all of them, the paper's ablation (Table 6, "Full LTM Search").
 enum class LongTermSearch : std::uint8_t { graph, full };
 
+/// Which pairs a step links: all that fire together (Memoria 3.4), or as many pairs of one that
+/// fires and a long-term engram drawn at random, the paper's other ablation ("Random Wire").
+enum class Wiring : std::uint8_t { hebbian, random };
+
 /// Settings of a `Memoria`. Counts are in engrams, lifespans in steps. Defaults are the paper's for
 /// language modelling (D.2), where a step brings N_wm = 50 engrams. Its Table 5 without a kind of
 /// memory: n_long = 0, or n_short = n_long = 0.
@@ -25,9 +29,10 @@ struct MemoriaConfig {
   std::int64_t short_term_capacity = 400;  ///< length of the short-term queue
   std::int64_t depth = 10;                 ///< N_depth, steps of the search along the edges
   LongTermSearch search = LongTermSearch::graph;
-  double initial_lifespan = 9.0;          ///< > 0, of a new engram
-  double alpha = 8.0;                     ///< lifespan that a step gives out for each recalled one
-  std::int64_t reset_period = 0;          ///< steps after which all is forgotten; 0: never
+  Wiring wiring = Wiring::hebbian;
+  double initial_lifespan = 9.0;  ///< > 0, of a new engram
+  double alpha = 8.0;             ///< lifespan that a step gives out for each recalled one
+  std::int64_t reset_period = 0;  ///< steps after which all is forgotten; 0: never
 
   /// \throws ConfigError naming the setting, as it is here and in a memory's settings, and its
   /// range

@@ -20,6 +20,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/memoria_config.hpp"
 #include "episodic/retention/detail/engram_counts.hpp"
+#include "episodic/retention/detail/random_wires.hpp"
 
 namespace EPISODIC_NAMESPACE {
 
@@ -119,15 +120,23 @@ class Memoria {
     firing_.insert(firing_.end(), recall_.short_term.begin(), recall_.short_term.end());
     firing_.insert(firing_.end(), recall_.long_term.begin(), recall_.long_term.end());
     std::sort(firing_.begin(), firing_.end());
+    wires_.clear();
+    if (config_.wiring == Wiring::random)
+      wires_ = detail::random_wires(firing_, long_term(), steps_);
     fresh_.clear();
     for (std::size_t i = 0; i < recall_.working.size(); ++i) {
       Engram& e = fresh_[recall_.working[i]];
       const float* vector = working_.data() + i * static_cast<std::size_t>(width_);
       e.vector.assign(vector, vector + width_);
-      e.counts.make_room(firing_);
+      if (wires_.empty()) e.counts.make_room(firing_);
     }
-    for (const auto* list : {&recall_.short_term, &recall_.long_term})
-      for (const std::int64_t id : *list) engrams_.at(id).counts.make_room(firing_);
+    if (wires_.empty())
+      for (const auto* list : {&recall_.short_term, &recall_.long_term})
+        for (const std::int64_t id : *list) engrams_.at(id).counts.make_room(firing_);
+    for (const auto& [id, others] : wires_) {
+      const auto fresh = fresh_.find(id);
+      (fresh == fresh_.end() ? engrams_.at(id) : fresh->second).counts.make_room(others);
+    }
     // Room grows by doubling: to ask for just enough would move everything in every step.
     const std::size_t most = engrams_.size() + fresh_.size();
     if (static_cast<double>(most) >
@@ -353,8 +362,8 @@ class Memoria {
     for (const float x : engrams)
       if (!std::isfinite(x)) throw DataError("memoria: an engram holds NaN or infinity");
   }
-  const Recall& open(Recall next, std::span<const float> engrams,
-                     std::span<const std::int64_t> ids, std::int64_t total) {
+  const Recall& open(Recall next, std::span<const float> engrams, std::span<const std::int64_t> ids,
+                     std::int64_t total) {
     std::vector<float> vectors(engrams.begin(), engrams.end());
     next.working.assign(ids.begin(), ids.end());
     recall_ = std::move(next);
@@ -479,6 +488,8 @@ class Memoria {
   }
 
   void fire() noexcept {
+    for (const auto& [id, others] : wires_) engrams_.find(id)->second.counts.raise(others);
+    if (!wires_.empty()) return;
     for (const std::int64_t id : firing_) engrams_.find(id)->second.counts.raise(firing_);
   }
 
@@ -569,6 +580,7 @@ class Memoria {
   // What prepare makes ready.
   bool prepared_ = false;
   std::vector<std::int64_t> firing_, gone_;
+  detail::Wires wires_;  // with random wiring
   std::vector<double> attention_;
   std::unordered_map<std::int64_t, Engram> fresh_;
 };

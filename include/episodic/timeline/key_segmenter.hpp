@@ -32,8 +32,8 @@ struct KeySegmenterSettings {
   /// Keys that an event holds before a key gives a value. `gaussian` needs several
   /// (MemoryConfig::effective_min_count).
   std::int64_t min_count = 1;
-  double var_floor = 0.01;     ///< least variance of a channel, > 0; `gaussian` only
-  std::int64_t n_init = 0;     ///< the token that opens the first event, without a flag
+  double var_floor = 0.01;  ///< least variance of a channel, > 0; `gaussian` only
+  std::int64_t n_init = 0;  ///< the token that opens the first event, without a flag
 };
 
 /// Decides, key by key, where events end. One unit: the whole sequence (keys of all layers and

@@ -78,7 +78,7 @@ struct Segmented {
 struct SegmentedHead {
   std::string method;  ///< KH or GH
   std::string count;
-  double gamma = 0;  ///< one for all heads
+  double gamma = 0;                    ///< one for all heads
   std::optional<std::int64_t> missed;  ///< the mean number that was wanted, as in Segmented
   std::int64_t layer = 0, head = 0;
   Boundaries boundaries;

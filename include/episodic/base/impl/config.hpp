@@ -39,6 +39,8 @@ inline constexpr Names<Reweighting, 3> kReweightings{{{Reweighting::exact, "exac
                                                       {Reweighting::broad, "broad"}}};
 inline constexpr Names<EngramRecall, 2> kEngramRecalls{
     {{EngramRecall::graph, "graph"}, {EngramRecall::attended, "attended"}}};
+inline constexpr Names<Wiring, 2> kWirings{
+    {{Wiring::hebbian, "hebbian"}, {Wiring::random, "random"}}};
 inline constexpr Names<LongTermSearch, 2> kLongTermSearches{
     {{LongTermSearch::graph, "graph"}, {LongTermSearch::full, "full"}}};
 inline constexpr Names<DType, 5> kStoredTypes{{{DType::float32, "float32"},
@@ -135,6 +137,9 @@ EPISODIC_INLINE const char* name_of(Reweighting r) {
 
 EPISODIC_INLINE const char* name_of(EngramRecall r) {
   return config_detail::name_in(config_detail::kEngramRecalls, r);
+}
+EPISODIC_INLINE const char* name_of(Wiring w) {
+  return config_detail::name_in(config_detail::kWirings, w);
 }
 EPISODIC_INLINE const char* name_of(LongTermSearch s) {
   return config_detail::name_in(config_detail::kLongTermSearches, s);

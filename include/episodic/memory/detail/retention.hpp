@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // Memoria (section 3) as the policy of what a memory keeps: an engram is an event, numbered alike.
-// Its step is a chunk of the text, `chunk` tokens from a multiple of it to the next, so that what is
-// forgotten does not depend on how a caller cuts the text into steps. A chunk's working engrams are
-// the events that left the window in it. The step is taken at the end of the caller's step that
+// Its step is a chunk of the text, `chunk` tokens from a multiple of it to the next, so that what
+// is forgotten does not depend on how a caller cuts the text into steps. A chunk's working engrams
+// are the events that left the window in it. The step is taken at the end of the caller's step that
 // reaches the chunk's end; attention counts from one to the next. A chunk without events is part of
 // the next one, for without a working engram nothing is recalled.
 

@@ -44,10 +44,9 @@ EPISODIC_INLINE void Retention::prepare(std::span<const EventId> new_events, Eve
   for (std::size_t at = 0; at < vectors.size(); at += width_)
     scale_to_unit(std::span(vectors).subspan(at, width_));
   try {
-    const Memoria::Recall& recall =
-        recall_ == EngramRecall::attended
-            ? graph_.recall(vectors, new_events, total, attended())
-            : graph_.recall(vectors, new_events, total);
+    const Memoria::Recall& recall = recall_ == EngramRecall::attended
+                                        ? graph_.recall(vectors, new_events, total, attended())
+                                        : graph_.recall(vectors, new_events, total);
     std::vector<double> attention;
     for (const auto* list : {&recall.short_term, &recall.long_term})
       for (const std::int64_t id : *list) {
