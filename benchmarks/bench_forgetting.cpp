@@ -289,8 +289,8 @@ int main(int argc, char** argv) {
   tools::CommandLine app{"What a memory that forgets by association still holds of a long text",
                          "bench_forgetting"};
   app.footer(
-      "A text is read through a memory with retention (the paper's settings, unless --memory has "
-      "it). "
+      "A text is read through a memory with retention (the defaults, Memoria D.2, unless --memory "
+      "has it). "
       "Tables and\nplots go to --out: survivors (primacy, recency), contiguity, autocorrelation "
       "(of how often events were recalled,\nwhether from long-term memory, how long they lived, "
       "what is held), edges, edges_by_age, recalled, size; forgetting.json\nhas the settings and "

@@ -202,6 +202,9 @@ MemoryConfig parse_memory_config(std::string_view text) {
     of.integer("N_depth", retention.memoria.depth);
     of.number("initial_lifespan", retention.memoria.initial_lifespan);
     of.number("alpha", retention.memoria.alpha);
+    of.choice("search", kLongTermSearches, retention.memoria.search);
+    of.choice("wiring", kWirings, retention.memoria.wiring);
+    of.choice("recall", kEngramRecalls, retention.recall);
     of.integer_or_null("layer", retention.layer, -1);
   });
   r.finish();
@@ -213,8 +216,9 @@ namespace {
 std::string json_of(const RetentionConfig& r) {
   const MemoriaConfig& m = r.memoria;
   return fmt::format(
-      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"layer":{}}})",
+      R"({{"N_stm":{},"N_ltm":{},"stm_capacity":{},"N_depth":{},"initial_lifespan":{},"alpha":{},"search":"{}","wiring":"{}","recall":"{}","layer":{}}})",
       m.n_short, m.n_long, m.short_term_capacity, m.depth, m.initial_lifespan, m.alpha,
+      name_of(m.search), name_of(m.wiring), name_of(r.recall),
       r.layer < 0 ? "null" : std::to_string(r.layer));
 }
 }  // namespace
@@ -281,6 +285,7 @@ std::string difference(const MemoryConfig& made, MemoryConfig given) {
   given.repr_bytes = made.repr_bytes;
   given.disk_bytes = made.disk_bytes;
   given.disk_dir = made.disk_dir;
+  if (given.effective_min_count() == made.effective_min_count()) given.min_count = made.min_count;
   std::vector<std::string> others;
   each_setting(given, [&](const char*, const std::string& value) { others.push_back(value); });
   std::string out;

@@ -263,7 +263,7 @@ struct DeviceMemory::Impl {
   };
   std::vector<Rewind> rewinds;
   std::optional<detail::Retention> retention;  // but what events received: that is on the device
-  bool is_judged = true;                       // it has seen what the finished steps closed
+  bool is_judged = true;  // it has seen the chunks that finished steps completed
   // Of each scope.
   std::vector<std::vector<EventId>> forgotten;  // in order of time
   bool has_forgotten = false;                   // in any scope

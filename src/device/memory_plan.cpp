@@ -123,7 +123,7 @@ kernels::KeySegmenterParams DeviceMemory::Impl::key_segmenter_params() const {
                                                          : kernels::KeySignal::similarity;
   p.per_head = by_head();
   p.gamma = config.gamma;
-  p.min_count = config.min_count;
+  p.min_count = config.effective_min_count();
   p.var_floor = config.var_floor;
   p.n = config.chunk;
   p.state = state;

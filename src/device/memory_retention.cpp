@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memoria's forgetting (section 3) on a device. What each event receives is computed and added
 // up there, in an array by event; which events that makes the graph forget is decided on the host,
-// by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has closed
-// events. Forgetting is then that of memory_edits.cpp.
+// by the class that the host's memory has (memory/detail/retention.hpp), whenever a step has
+// reached the end of a chunk. Forgetting is then that of memory_edits.cpp.
 #include <algorithm>
 #include <span>
 
@@ -17,7 +17,7 @@ using Layer = device::DeviceLayer;
 
 std::optional<Retention> DeviceMemory::Impl::make_retention() const {
   if (!config.retention) return std::nullopt;
-  return Retention(config.retention->memoria, width());
+  return Retention(*config.retention, width());
 }
 
 /// Of the first n events, those that received something.
@@ -37,11 +37,11 @@ void DeviceMemory::Impl::write_received(const Retention::Received& masses) {
   write(received, all.data(), static_cast<std::int64_t>(all.size()));
 }
 
-/// Shows retention what the last step closed, if it did. For that the host waits for the device,
-/// before the next step, as the host's memory forgets between the two: the next step may not recall
-/// what this one made it forget. It does not wait where no event can have closed, as too few tokens
-/// have left the window since the last one did.
-/// \throws DataError where attention was no number
+/// Shows retention the events of a chunk, if the last step reached its end. For that the host waits
+/// for the device, before the next step, as the host's memory forgets between the two: the next
+/// step may not recall what this one made it forget. It does not wait where no event can have
+/// closed, as too few tokens have left the window since the last one did. \throws DataError where
+/// attention was no number
 void DeviceMemory::Impl::apply_retention() {
   if (!retention || is_judged) return;
   const std::int64_t first = retention->graph().total();
@@ -50,26 +50,35 @@ void DeviceMemory::Impl::apply_retention() {
     const TimelineState& now = told.front();  // the graph is of one table
     if (now.errors != 0) return;              // whoever asks is told; no step counts any more
     accept_report(told);
-    if (const std::int64_t closed = now.n_events - first; closed > 0) {
+    const std::int64_t limit = Retention::limit(tokens, config.chunk, config.n_local);
+    std::vector<EventId> fresh;
+    EventId end = first;
+    for (const TokenRange& range : read_events(0, first, now.n_events)) {
+      if (range.end >= limit) break;
+      if (!is_forgotten(0, end)) fresh.push_back(end);
+      ++end;
+    }
+    if (!fresh.empty()) {
       // Vectors of all heads, whatever groups of them recall by themselves.
       const Layer& layer = layers[static_cast<std::size_t>(retention_layer(config, shape))];
       const std::int64_t of_lane = lane_width();
-      std::vector<float> vectors(static_cast<std::size_t>(closed * width()));
+      std::vector<float> vectors(fresh.size() * static_cast<std::size_t>(width()));
       for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
         const std::vector<float> vectors_of_lane =
             device::widened(read(layer.representatives + (p * max_events + first) * repr_row(),
-                                 closed * repr_row()),
+                                 (end - first) * repr_row()),
                             options.representatives);
-        for (std::int64_t e = 0; e < closed; ++e)
-          std::copy_n(vectors_of_lane.begin() + e * of_lane, of_lane,
-                      vectors.begin() + e * width() + p * of_lane);
+        for (std::size_t i = 0; i < fresh.size(); ++i)
+          std::copy_n(vectors_of_lane.begin() + (fresh[i] - first) * of_lane, of_lane,
+                      vectors.begin() + static_cast<std::ptrdiff_t>(i) * width() + p * of_lane);
       }
-      retention->set_received(read_received(first));
+      retention->set_received(read_received(now.n_events));
       retention->begin_step();
-      retention->prepare(closed, std::move(vectors));
+      retention->prepare(fresh, end, std::move(vectors));
       retention->commit();
       device::check(
-          cudaMemsetAsync(received, 0, static_cast<std::size_t>(first) * sizeof(double), stream),
+          cudaMemsetAsync(received, 0, static_cast<std::size_t>(now.n_events) * sizeof(double),
+                          stream),
           "clearing");
     }
   }

@@ -1140,7 +1140,7 @@ void DeviceMemory::Impl::finish_step() {
   steps_since_recall = next_since_recall;
   if (recalled_in_step) lists_now = 1 - lists_now;
   far_in_last_step = far;
-  is_judged = !retention;
+  is_judged = !retention || !detail::Retention::reaches(last_first, tokens, config.chunk);
   open = false;
 }
 

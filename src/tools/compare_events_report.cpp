@@ -245,6 +245,14 @@ std::string beside_random(double value, double random, double deviation) {
   return fmt::format("{:+.3g} ({:+.1f})", value - random, (value - random) / deviation);
 }
 
+/// A row of a table that compares at equal counts, and is at another one.
+std::string not_reached(const std::string& method, std::int64_t wanted) {
+  return fmt::format(
+      "\n{}: {} boundaries were wanted; all gammas from {:g} to {:g} give fewer, or all give more. "
+      "The row is at the nearest number, not at an equal one.\n",
+      method, wanted, kLeastGamma, kMostGamma);
+}
+
 std::string method_table(const ComparedStory& story, const std::string& count) {
   const bool people = !story.result.people.empty();
   std::string table =
@@ -274,6 +282,8 @@ std::string method_table(const ComparedStory& story, const std::string& count) {
     }
     table += "\n";
   }
+  for (const Segmented& s : story.result.sequence)
+    if (s.count == count && s.missed) table += not_reached(s.method, *s.missed);
   return table;
 }
 
@@ -281,9 +291,11 @@ std::string head_table(const ComparedStory& story) {
   std::string table =
       "| method | events wanted | gamma | events of a head: least, mean, most | modularity over "
       "fixed (mean) | heads above fixed |\n|---|---|---|---|---|---|\n";
+  std::string notes;
   for (const char* count : kCounts)
     for (const char* method : {"KH", "GH"}) {
       double sum = 0, ratio = 0, gamma = 0;
+      std::optional<std::int64_t> missed;
       std::size_t least = SIZE_MAX, most = 0;
       int heads = 0, above = 0, with_ratio = 0;
       for (const SegmentedHead& h : story.result.heads) {
@@ -291,6 +303,7 @@ std::string head_table(const ComparedStory& story) {
         const std::size_t events = h.boundaries.size() + 1;
         ++heads;
         gamma = h.gamma;
+        missed = h.missed;
         sum += static_cast<double>(events);
         least = std::min(least, events), most = std::max(most, events);
         above += h.modularity > h.modularity_fixed;
@@ -300,8 +313,9 @@ std::string head_table(const ComparedStory& story) {
       table += fmt::format("| {} | {} | {:g} | {}, {:.1f}, {} | {:.3f} | {} of {} |\n", method,
                            words_of(count), gamma, least, sum / heads, most,
                            with_ratio > 0 ? ratio / with_ratio : 0.0, above, heads);
+      if (missed) notes += not_reached(fmt::format("{} at {}", method, words_of(count)), *missed);
     }
-  return table;
+  return table + notes;
 }
 
 std::string recall_section(const Stories& stories, Files& files) {
@@ -379,14 +393,17 @@ std::string report(const Stories& stories, const ComparisonSettings& settings, F
       "Surprise: gamma {:g} where people marked nothing. Random: mean over {} segmentations of as "
       "many boundaries (seed {}); numbers are differences from it, in brackets how many deviations "
       "of one random segmentation that is. Distances are in tokens; densities are smoothed by a "
-      "Gaussian of {:g} tokens, boundaries match within {}. K and G: at least {} keys, variance at "
-      "least {:g}.\n\n"
+      "Gaussian of {:g} tokens, boundaries match within {}. K judges from {} keys of an event on, "
+      "G "
+      "from {}; variance at least {:g}. Gamma of K, G and S at the wanted number: the first of "
+      "0 .. 8, then -4 .. 0, that is nearest to it.\n\n"
       "S surprise, F equal steps, R random; M, C, I behind them: refined by modularity, "
       "conductance, intra/inter similarity (which drops boundaries nearer than {} tokens); K "
       "similarity to and G density under the event's keys, averaged over layers and heads; KH, GH "
       "the same in each head by itself. Settings: `{}`\n",
       settings.model, settings.attention, o.first_layer, o.config.gamma, o.draws, o.seed,
-      o.deviation, o.tolerance, o.min_count, o.var_floor, o.config.min_block, settings.memory_json);
+      o.deviation, o.tolerance, least_keys(o, KeySignal::similarity),
+      least_keys(o, KeySignal::gaussian), o.var_floor, o.config.min_block, settings.memory_json);
   for (const char* count : kCounts) {
     if (methods_at(stories, count).empty()) continue;
     text += fmt::format("\n# At {} (EM Table 2, Fig. 4)\n", words_of(count));
@@ -435,7 +452,8 @@ Json comparison_json(const Stories& stories, const ComparisonSettings& settings)
             {"tolerance", o.tolerance},
             {"draws", o.draws},
             {"seed", o.seed},
-            {"min_count", o.min_count},
+            {"min_count", least_keys(o, KeySignal::similarity)},
+            {"min_count_gaussian", least_keys(o, KeySignal::gaussian)},
             {"var_floor", o.var_floor},
             {"first_layer", o.first_layer},
             {"stories", Json::array()}};
@@ -446,6 +464,7 @@ Json comparison_json(const Stories& stories, const ComparisonSettings& settings)
       segmentations.push_back({{"method", s.method},
                                {"count", s.count},
                                {"gamma", json_of(s.gamma)},
+                               {"missed", s.missed ? Json(*s.missed) : Json()},
                                {"boundaries", s.boundaries},
                                {"cohesion", json_of(s.cohesion.all)},
                                {"random", json_of(s.random.mean)},
@@ -458,6 +477,7 @@ Json comparison_json(const Stories& stories, const ComparisonSettings& settings)
       heads.push_back({{"method", h.method},
                        {"count", h.count},
                        {"gamma", h.gamma},
+                       {"missed", h.missed ? Json(*h.missed) : Json()},
                        {"layer", h.layer},
                        {"head", h.head},
                        {"boundaries", h.boundaries},

@@ -120,9 +120,11 @@ void trace_hem(const Case& test, const std::filesystem::path& out, TraceParts& p
     };
     // Hundreds of gammas are tried on the host, wherever the one that is found is used.
     const std::unique_ptr<TraceParts> host = trace_parts_of_host();
-    const double gamma = calibrate_gamma(test.get<std::int64_t>("calibrate_to"), [&](double tried) {
-                           return boundaries(*host, tried);
-                         }).gamma;
+    const double gamma =
+        calibrate_gamma(
+            test.get<std::int64_t>("calibrate_to"),
+            [&](double tried) { return boundaries(*host, tried); }, 0)  // the cases' grid
+            .gamma;
     json["calibrated_gamma"] = gamma;
     json["calibrated_boundaries"] = boundaries(parts, gamma);
   }

@@ -88,6 +88,38 @@ TEST_CASE("a story is cut by every method at the numbers of people and of surpri
   CHECK(sum == Approx(1));
 }
 
+TEST_CASE("a number of events that no gamma gives is said beside the nearest one") {
+  StoryMaterial story = some_story();
+  story.people.clear();
+  for (std::int64_t t = 7; t < 241; t += 6) story.people.push_back(t);  // 39
+  const StoryResult r = compare(story, some_options());
+  const auto wanted = static_cast<std::int64_t>(story.people.size());
+  int sequences = 0, heads = 0;
+  for (const Segmented& s : r.sequence) {
+    if (s.count != "people") continue;
+    INFO(s.method << ", gamma " << s.gamma.value_or(99) << ", " << s.boundaries.size());
+    const auto n = static_cast<std::int64_t>(s.boundaries.size());
+    if (s.method == "G") {  // events of ten keys at least: 8, and two that record a value
+      CHECK(s.missed == wanted);
+      CHECK(n <= 24);
+      CHECK(*s.gamma < 0);
+      ++sequences;
+    } else if (s.method == "K") {
+      CHECK(!s.missed);
+      CHECK(std::abs(n - wanted) <= 3);
+      ++sequences;
+    } else if (s.method != "S") {
+      CHECK(!s.missed);
+    }
+  }
+  for (const SegmentedHead& h : r.heads)
+    if (h.count == "people") {
+      CHECK(h.missed.has_value() == (h.method == "GH"));
+      ++heads;
+    }
+  CHECK((sequences == 2 && heads == 8));
+}
+
 TEST_CASE("the random level is the mean of the draws at the same number") {
   const StoryMaterial story = some_story();
   const CompareOptions options = some_options();

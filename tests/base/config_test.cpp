@@ -105,6 +105,37 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
   CHECK(refused_naming(R"({"disk_bytes": -1})", "disk_bytes"));
 }
 
+TEST_CASE("min_count 0 is what the segmenter needs, and no other setting than that number",
+          "[base][config]") {
+  MemoryConfig c, one, eight;
+  one.min_count = 1, eight.min_count = 8;
+  CHECK(c.effective_min_count() == 1);
+  CHECK(c.same_results(one));  // a memory of before this default
+  CHECK(!c.same_results(eight));
+  for (MemoryConfig* m : {&c, &one, &eight}) m->segmenter = SegmenterKind::gaussian;
+  CHECK(c.effective_min_count() == 8);
+  CHECK(one.effective_min_count() == 1);
+  CHECK(c.same_results(eight));
+  CHECK(!c.same_results(one));
+  CHECK(parse_memory_config(to_json(c)) == c);
+}
+
+TEST_CASE("Memoria's defaults are those printed for language modelling", "[base][config]") {
+  const MemoryConfig c = parse_memory_config(R"({"retention": {}})");
+  const MemoriaConfig& m = c.retention->memoria;
+  CHECK((m.n_short == 50 && m.n_long == 50 && m.short_term_capacity == 400));  // D.2
+  CHECK((m.depth == 10 && m.initial_lifespan == 9 && m.alpha == 8));
+  CHECK((m.search == LongTermSearch::graph && m.wiring == Wiring::hebbian));
+  CHECK(c.retention->recall == EngramRecall::graph);
+  for (const char* changed :
+       {R"({"retention": {"recall": "attended"}})", R"({"retention": {"search": "full"}})",
+        R"({"retention": {"wiring": "random", "N_ltm": 0}})"}) {
+    const MemoryConfig other = parse_memory_config(changed);
+    CHECK(other != c);
+    CHECK(parse_memory_config(to_json(other)) == other);
+  }
+}
+
 TEST_CASE("every preset is a valid change of settings that leaves the model's lengths",
           "[base][config]") {
   for (const Preset& preset : presets()) {
@@ -204,6 +235,10 @@ TEST_CASE("settings that contradict each other are refused with the reason", "[b
            {R"({"retention": {"stm_capacity": 0}})", "(stm_capacity) = 0"},
            {R"({"retention": {"N_depth": -1}})", "(N_depth) = -1"},
            {R"({"retention": {"N_smt": 5}})", "N_stm"},
+           {R"({"retention": {"recall": "all"}})", "\"attended\""},
+           {R"({"retention": {"search": "deep"}})", "\"full\""},
+           {R"({"retention": {"wiring": "none"}})", "\"hebbian\""},
+           {R"({"retention": {"recall": "attended", "search": "full"}})", "attended"},
            {R"({"retention": 5})", "retention"},
            {R"({"retention": {"layer": -2}})", "layer"},
            {R"({"reweight": "some"})", "narrow"},

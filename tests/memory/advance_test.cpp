@@ -274,18 +274,20 @@ TEST_CASE("a twin's retention is taken over whole or not at all", "[memory][adva
   config.host_bytes = 40000;
   EpisodicMemory memory(config, small_shape());
   feed(twin, tokens, 60);
-  memory.advance(advance_of(twin, {0}, 0));
+  MemoryAdvance early = advance_of(twin, {0}, 0);
+  memory.advance(early);
   const std::vector<std::int64_t> events = counts(memory);
-  REQUIRE(events.front() > 0);
-  CHECK(memory.retention()->total() == events.front());
+  REQUIRE(memory.retention()->total() > 1);
+  REQUIRE(events.front() >= memory.retention()->total());
+  CHECK(memory.retention()->total() == twin.retention()->total());
   CHECK(memory.retention()->short_term() == twin.retention()->short_term());
   feed(twin, tokens, 400);
   const std::uint64_t before = memory.digest();
   MemoryAdvance damaged = advance_of(twin, events, 60);
   damaged.state.retention.pop_back();
   CHECK_THROWS_AS(memory.advance(damaged), FileError);
-  damaged.state.retention = EpisodicMemory(config, small_shape()).state().retention;
-  CHECK_THROWS_AS(memory.advance(damaged), FileError);  // of no events
+  early.state.retention = twin.state().retention;
+  CHECK_THROWS_AS(memory.advance(early), FileError);  // of events that are not there
   CHECK_THROWS_AS(memory.advance(advance_of(twin, events, 60)), BudgetError);
   CHECK(memory.digest() == before);
   // What the twin has gone back behind is gone; the graph has no more events than the table.
@@ -294,7 +296,8 @@ TEST_CASE("a twin's retention is taken over whole or not at all", "[memory][adva
   CHECK(memory.retention()->total() == 1);
   CHECK(memory.retention()->short_term() == std::vector<EventId>{0});
   feed(memory, tokens, 80);
-  CHECK(memory.retention()->total() == counts(memory).front());
+  CHECK(memory.retention()->total() > 1);
+  CHECK(memory.retention()->total() <= counts(memory).front());
 }
 
 TEST_CASE("a memory over a base takes over a twin's steps, and goes back behind them",

@@ -66,7 +66,7 @@ std::int64_t bytes_of(const fs::path& dir, const char* extension) {
 class Shadow {
  public:
   Shadow(const MemoryConfig& config, const MemoryShape& shape)
-      : graph_(config.retention->memoria, shape.n_heads * shape.head_dim) {}
+      : config_(config), graph_(config.retention->memoria, shape.n_heads * shape.head_dim) {}
 
   void listen_to(EpisodicMemory& memory) {
     memory.set_attention_hook([this](const AttendedEvents& a) {
@@ -75,14 +75,32 @@ class Shadow {
   }
   /// Behind a step. \return what is gone now
   std::vector<std::int64_t> follow(const EpisodicMemory& memory, std::int64_t layer) {
+    const std::int64_t chunks = memory.tokens() / config_.chunk;
+    if (chunks == chunks_) return {};  // Memoria's step is a chunk of the text
+    chunks_ = chunks;
     std::vector<float> vectors;
-    const std::int64_t first = memory.last_step().events_before;
-    for (EventId e = first; e < memory.events().size(); ++e) {
+    std::vector<std::int64_t> ids;
+    EventId e = graph_.total();
+    for (; e < memory.events().size(); ++e) {
+      if (memory.events()[e].end >= chunks * config_.chunk - config_.n_local) break;
+      if (std::count(memory.forgotten().begin(), memory.forgotten().end(), e) > 0) continue;
       const std::vector<float> v = unit(memory.representative(layer, e));
       vectors.insert(vectors.end(), v.begin(), v.end());
+      ids.push_back(e);
     }
-    if (vectors.empty()) return {};
-    const Memoria::Recall& r = graph_.recall(vectors, memory.events().size() - first);
+    if (ids.empty()) return {};
+    std::vector<std::pair<double, std::int64_t>> ranked;
+    std::vector<std::int64_t> attended;
+    for (const auto& [event, mass] : received_)
+      if (mass > 0 && graph_.holds(event)) ranked.emplace_back(-mass, event);
+    std::sort(ranked.begin(), ranked.end());
+    for (const auto& [mass, event] : ranked) attended.push_back(event);
+    const bool by_attention = config_.retention->recall == EngramRecall::attended;
+    const Memoria::Recall& r =
+        by_attention ? graph_.recall(vectors, ids, e, attended) : graph_.recall(vectors, ids, e);
+    recalled += r.size();
+    for (const auto* list : {&r.short_term, &r.long_term})
+      for (const std::int64_t id : *list) unattended += received_[id] == 0;
     std::vector<double> attention;
     for (const auto* list : {&r.short_term, &r.long_term})
       for (const std::int64_t id : *list) attention.push_back(received_[id]);
@@ -90,9 +108,12 @@ class Shadow {
     return graph_.commit(attention);
   }
   const Memoria& graph() const { return graph_; }
+  std::int64_t recalled = 0, unattended = 0;
 
  private:
+  const MemoryConfig config_;
   Memoria graph_;
+  std::int64_t chunks_ = 0;
   std::map<EventId, double> received_;
 };
 
@@ -230,22 +251,31 @@ TEST_CASE("retention forgets what a stand-alone Memoria forgets, told the same",
   const auto tokens = random_tokens(shape, 12 * 80, 34);
   struct Case {
     std::int64_t groups, layer, looks_at;
+    EngramRecall recall;
   };
   // layer 1 is the middle of two
-  for (const auto& [groups, layer, looks_at] : {Case{1, -1, 1}, Case{1, 0, 0}, Case{2, 0, 0}}) {
+  for (const auto& [groups, layer, looks_at, recall] :
+       {Case{1, -1, 1, EngramRecall::graph}, Case{1, 0, 0, EngramRecall::graph},
+        Case{2, 0, 0, EngramRecall::graph}, Case{1, -1, 1, EngramRecall::attended}}) {
     MemoryConfig c = retaining();
     c.recall_groups = groups;
     c.retention->layer = layer;
+    c.retention->recall = recall;
     EpisodicMemory memory(c, shape);
     Shadow shadow(c, shape);
     shadow.listen_to(memory);
     std::set<std::int64_t> gone;
-    std::int64_t longest = 0;
+    std::int64_t longest = 0, forgotten_before = 0;
     for (std::int64_t at = 0; at < 12 * 80;) {
       // Forgotten events are out of the lists from the next step on.
       const std::int64_t n = at % 240 >= 228 ? 1 : 12;
       step(memory, tokens, at, n);
       REQUIRE(memory.forgotten() == std::vector<EventId>(gone.begin(), gone.end()));
+      // One that someone else forgets between its closing and its chunk's end is no engram.
+      if (groups == 1 && memory.events().size() - 1 > memory.retention()->total() && n == 1) {
+        const EventId e = memory.retention()->total();
+        if (gone.insert(e).second) memory.forget(e), ++forgotten_before;
+      }
       if (groups == 1) {
         for (const std::int64_t e : shadow.follow(memory, looks_at)) gone.insert(e);
         REQUIRE(memory.retention()->short_term() == shadow.graph().short_term());
@@ -253,7 +283,7 @@ TEST_CASE("retention forgets what a stand-alone Memoria forgets, told the same",
         for (EventId e = 0; e < memory.events().size(); ++e)
           REQUIRE(std::fabs(memory.retention()->lifespan(e) - shadow.graph().lifespan(e)) < 1e-9);
       } else {
-        for (EventId e = 0; e < memory.events().size(); ++e)
+        for (EventId e = 0; e < memory.retention()->total(); ++e)
           if (!memory.retention()->holds(e)) gone.insert(e);
       }
       for (std::int64_t lane = 0; lane < memory.lanes(); ++lane)
@@ -265,7 +295,50 @@ TEST_CASE("retention forgets what a stand-alone Memoria forgets, told the same",
     REQUIRE(memory.retention()->size() < memory.events().size() / 2);
     REQUIRE(memory.counters().store.events < memory.events().size() / 2 + 12);
     REQUIRE(longest > 40);
+    if (groups > 1) continue;
+    INFO(forgotten_before << " forgotten before their chunk's end");
+    REQUIRE(forgotten_before > 0);
+    REQUIRE(shadow.recalled > 20);
+    // The graph recalls what was not attended to as well.
+    REQUIRE((shadow.unattended == 0) == (recall == EngramRecall::attended));
   }
+}
+
+TEST_CASE("what is forgotten does not depend on how the text is cut into steps",
+          "[memory][retention]") {
+  constexpr std::int64_t kTokens = 48 * 60;
+  const MemoryShape shape = small_shape(2, 4, 2, 10);
+  const auto tokens = random_tokens(shape, kTokens, 37);
+  for (const EngramRecall recall : {EngramRecall::graph, EngramRecall::attended})
+    for (const std::int64_t n_mem : {kTokens, std::int64_t{24}}) {
+      MemoryConfig c = retaining();
+      c.chunk = 48;
+      c.n_mem = n_mem;  // all: the steps then differ in nothing that is attended to
+      c.retention->recall = recall;
+      std::vector<std::int64_t> held, events, forgotten;
+      std::vector<std::vector<EventId>> which;
+      for (const std::int64_t n : {48, 16, 4, 1}) {
+        EpisodicMemory memory(c, shape);
+        for (std::int64_t at = 0; at < kTokens; at += n) step(memory, tokens, at, n);
+        held.push_back(memory.retention()->size());
+        events.push_back(memory.events().size());
+        REQUIRE(memory.retention()->steps() > 50);
+        std::vector<EventId>& mine = which.emplace_back();
+        for (EventId e = 0; e < memory.events().size(); ++e)
+          if (memory.retention()->holds(e)) mine.push_back(e);
+      }
+      INFO("n_mem " << n_mem << ", held " << held[0] << " " << held[1] << " " << held[2] << " "
+                    << held[3] << " of " << events[0]);
+      for (std::size_t i = 1; i < held.size(); ++i) {
+        REQUIRE(std::abs(events[i] - events[0]) <= 1);  // the last one may close in a later step
+        if (n_mem == kTokens) {
+          REQUIRE(which[i] == which[0]);
+        } else {  // each step has a recall of its own, so attention is not the same
+          REQUIRE(std::abs(held[i] - held[0]) * 4 < held[0]);
+        }
+      }
+      REQUIRE(held[0] * 3 < events[0]);
+    }
 }
 
 TEST_CASE("a kept memory under retention shrinks, is opened again and goes back to snapshots",

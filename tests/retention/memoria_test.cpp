@@ -3,6 +3,8 @@
 // clever; then what is expected of it on any long run, and its edges.
 #include "episodic/retention/memoria.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 #include <random>
 #include <set>
@@ -351,4 +353,130 @@ TEST_CASE("memoria refuses what cannot be") {
   REQUIRE_THROWS_AS(memoria.save(to), DataError);
   REQUIRE(memoria.commit(fine).empty());
   REQUIRE(memoria.size() == 2);
+}
+
+TEST_CASE("a full search recalls the nearest of all long-term engrams, linked or not",
+          "[retention]") {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  MemoriaConfig config;
+  config.n_short = 2, config.n_long = 3, config.short_term_capacity = 4, config.depth = 0;
+  config.initial_lifespan = 1000;
+  MemoriaConfig full = config;
+  full.search = LongTermSearch::full;
+  constexpr std::int64_t kWidth = 5, kFresh = 3;
+  Memoria linked(config, kWidth), all(full, kWidth);
+  std::vector<std::vector<float>> vectors;
+  int differ = 0;
+  for (int step = 0; step < 40; ++step) {
+    std::vector<float> engrams;
+    for (std::int64_t i = 0; i < kFresh * kWidth; ++i) engrams.push_back(normal(random));
+    std::vector<std::pair<double, std::int64_t>> nearest;  // by mean correlation, in float64
+    for (const std::int64_t id : all.long_term()) {
+      double sum = 0;
+      for (std::int64_t w = 0; w < kFresh; ++w) {
+        double square = 0;
+        for (std::int64_t x = 0; x < kWidth; ++x) {
+          const double d = static_cast<double>(engrams[static_cast<std::size_t>(w * kWidth + x)]) -
+                           static_cast<double>(
+                               vectors[static_cast<std::size_t>(id)][static_cast<std::size_t>(x)]);
+          square += d * d;
+        }
+        sum += std::exp(-square);
+      }
+      nearest.emplace_back(-sum, id);
+    }
+    std::sort(nearest.begin(), nearest.end());
+    const Memoria::Recall r = all.recall(engrams, kFresh);
+    std::vector<std::int64_t> expected;
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, nearest.size()); ++i)
+      expected.push_back(nearest[i].second);
+    REQUIRE(r.long_term == expected);
+    REQUIRE(r.found == all.long_term());
+    differ += linked.recall(engrams, kFresh).long_term != expected;
+    all.commit(std::vector<double>(static_cast<std::size_t>(all.last_recall().size()), 1.0));
+    linked.commit(std::vector<double>(static_cast<std::size_t>(linked.last_recall().size()), 1.0));
+    for (std::int64_t w = 0; w < kFresh; ++w)
+      vectors.emplace_back(engrams.begin() + w * kWidth, engrams.begin() + (w + 1) * kWidth);
+  }
+  REQUIRE(differ > 10);
+}
+
+TEST_CASE("a step's owner may choose what is recalled, and leave numbers out", "[retention]") {
+  MemoriaConfig config;
+  config.n_short = 1, config.n_long = 2, config.short_term_capacity = 2;
+  config.initial_lifespan = 10, config.alpha = 4;
+  Memoria memoria(config, 1);
+  const std::vector<float> x{0, 1, 2, 3, 4, 5};
+  const auto engrams = [&](std::size_t n) { return std::span(x).first(n); };
+  memoria.recall(engrams(2), std::vector<std::int64_t>{0, 2}, 4);  // 1 and 3 are no engrams
+  memoria.commit({});
+  REQUIRE(memoria.total() == 4);
+  REQUIRE((memoria.holds(0) && !memoria.holds(1) && memoria.holds(2) && !memoria.holds(3)));
+  memoria.recall(engrams(2), std::vector<std::int64_t>{4, 5}, 6);
+  memoria.commit(std::vector<double>(static_cast<std::size_t>(memoria.last_recall().size()), 1));
+  REQUIRE(memoria.long_term() == std::vector<std::int64_t>{0, 2});
+  REQUIRE(memoria.short_term() == std::vector<std::int64_t>{4, 5});
+  const double before = memoria.lifespan(2);
+  const std::vector<std::int64_t> chosen{5, 2, 4, 0};
+  const Memoria::Recall& r = memoria.recall(engrams(1), std::vector<std::int64_t>{6}, 7, chosen);
+  REQUIRE(r.short_term == std::vector<std::int64_t>{5});  // 4 is one too many
+  REQUIRE(r.long_term == std::vector<std::int64_t>{2, 0});
+  REQUIRE((r.initial.empty() && r.found.empty()));
+  memoria.commit(std::vector<double>{1, 2, 1});
+  REQUIRE(memoria.lifespan(2) == before + 2.0 / 4 * 3 * 4 - 1);
+  REQUIRE(memoria.count(2, 5) == 1);
+  // Nothing changes by what is refused.
+  const std::vector<std::int64_t> unknown{3}, late{7}, early{6};
+  REQUIRE_THROWS_AS(memoria.recall(engrams(1), late, 8, unknown), DataError);
+  REQUIRE_THROWS_AS(memoria.recall(engrams(1), early, 8), DataError);
+  REQUIRE_THROWS_AS(memoria.recall(engrams(1), late, 7), DataError);
+  REQUIRE_THROWS_AS(memoria.recall(engrams(2), late, 8), DataError);
+  REQUIRE(memoria.total() == 7);
+}
+
+TEST_CASE("random wiring links what fires with long-term engrams, not with what fires with it",
+          "[retention]") {
+  std::mt19937 random(12);
+  std::normal_distribution<float> normal;
+  MemoriaConfig config;
+  config.n_short = 4, config.n_long = 4, config.short_term_capacity = 12;
+  config.initial_lifespan = 1000;
+  constexpr std::int64_t kWidth = 6, kFresh = 4, kSteps = 60;
+  const auto run = [&](Wiring wiring) {
+    config.wiring = wiring;
+    Memoria memoria(config, kWidth);
+    random.seed(12);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<float> engrams;
+      for (std::int64_t i = 0; i < kFresh * kWidth; ++i) engrams.push_back(normal(random));
+      const std::int64_t n = memoria.recall(engrams, kFresh).size();
+      const Ids queue = memoria.short_term();
+      memoria.commit(std::vector<double>(static_cast<std::size_t>(n), 1.0));
+      if (wiring == Wiring::random)  // no two of the newest are linked: neither is an old one
+        for (const std::int64_t a : queue)
+          for (const std::int64_t b : queue) REQUIRE((a == b || memoria.count(a, b) == 0));
+    }
+    return memoria;
+  };
+  const auto pairs = [](const Memoria& memoria) {
+    std::int64_t sum = 0;
+    for (std::int64_t a = 0; a < memoria.total(); ++a)
+      for (std::int64_t b = 0; b < a; ++b) {
+        REQUIRE(memoria.count(a, b) == memoria.count(b, a));
+        sum += memoria.count(a, b);
+      }
+    return sum;
+  };
+  const Memoria hebbian = run(Wiring::hebbian), drawn = run(Wiring::random);
+  REQUIRE(hebbian.total() == drawn.total());
+  // As many links, but for pairs that were drawn twice in a step and the steps before any was old.
+  REQUIRE(pairs(drawn) < pairs(hebbian));
+  REQUIRE(pairs(drawn) * 2 > pairs(hebbian));
+  ByteWriter to;
+  drawn.save(to);
+  Memoria back(config, kWidth);
+  ByteReader from(to.bytes(), "state");
+  back.load(from);
+  REQUIRE(pairs(back) == pairs(drawn));
 }

@@ -135,10 +135,26 @@ TEST_CASE("gamma is calibrated to the nearest count, ties to the smallest") {
   const auto count = [](double gamma) { return 20 - static_cast<std::int64_t>(gamma * 2 + 1e-9); };
   REQUIRE(calibrate_gamma(17, count).gamma == 1.5);
   REQUIRE(calibrate_gamma(17, count).boundaries == 17);
-  REQUIRE(calibrate_gamma(100, count).gamma == 0.0);
+  REQUIRE(calibrate_gamma(17, count).reached);
   REQUIRE(calibrate_gamma(0, count).gamma == 8.0);  // 4 is the nearest there is
+  REQUIRE_FALSE(calibrate_gamma(0, count).reached);
   const auto two = [](double gamma) { return gamma < 3 ? std::int64_t{12} : std::int64_t{8}; };
   REQUIRE(calibrate_gamma(10, two).gamma == 0.0);
+  REQUIRE(calibrate_gamma(10, two).reached);
+}
+
+TEST_CASE("gamma is calibrated over both signs where 0 gives too few boundaries") {
+  const auto count = [](double gamma) {
+    return static_cast<std::int64_t>(std::floor(20 - gamma * 2 + 1e-9));
+  };
+  REQUIRE(calibrate_gamma(24, count).gamma == -2.0);
+  REQUIRE(calibrate_gamma(24, count).boundaries == 24);
+  REQUIRE(calibrate_gamma(24, count).reached);
+  REQUIRE(calibrate_gamma(100, count).gamma == -4.0);  // 28 is the most there is
+  REQUIRE_FALSE(calibrate_gamma(100, count).reached);
+  // The golden cases' grid begins at 0.
+  REQUIRE(calibrate_gamma(24, count, 0).gamma == 0.0);
+  REQUIRE_FALSE(calibrate_gamma(24, count, 0).reached);
 }
 
 TEST_CASE("a key segmenter refuses what cannot be") {

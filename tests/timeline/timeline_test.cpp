@@ -236,6 +236,40 @@ TEST_CASE("segmenters that read keys decide in a timeline as they do alone") {
   }
 }
 
+TEST_CASE("gaussian finds runs of keys that differ, at its defaults") {
+  constexpr std::int64_t kRuns = 40, kRun = 60, kChannels = 64, kAll = kRuns * kRun;
+  for (const unsigned seed : {1u, 2u, 3u})
+    for (const bool grown : {false, true}) {
+      std::mt19937 random(seed);
+      std::normal_distribution<float> normal;
+      std::vector<float> keys, mean(kChannels, 0.0f);
+      for (std::int64_t t = 0; t < kAll; ++t) {
+        if (t > 0 && t % kRun == 0)  // two deviations away in every channel
+          for (float& m : mean) m += random() % 2 ? 2.0f : -2.0f;
+        for (const float m : mean) keys.push_back((grown ? 10 : 1) * (m + normal(random)));
+      }
+      MemoryConfig c;
+      c.segmenter = SegmenterKind::gaussian;
+      c.n_init = 0;
+      Timeline time(c, {1, 1, kChannels}, kAll);
+      const std::vector<KeyRing> ring{{keys.data(), kAll, kChannels, kChannels}};
+      const std::vector<float> none(static_cast<std::size_t>(kAll));
+      std::int64_t found = 0, others = 0;
+      for (std::int64_t at = 0; at < kAll; at += 400) {
+        time.begin(400, StepKind::decode);
+        time.read(none.data() + at);
+        time.decide(ring);
+        time.commit();
+        for (std::int64_t t = at; t < at + 400; ++t)
+          if (time.last_step().final_boundaries[static_cast<std::size_t>(t - at)])
+            ++(t > 0 && t % kRun == 0 ? found : others);
+      }
+      INFO("seed " << seed << ": " << found << " of " << kRuns - 1 << ", " << others << " others");
+      CHECK(found == kRuns - 1);
+      CHECK(others < 8 * kRuns);  // a deviation below the mean is met by chance as well
+    }
+}
+
 TEST_CASE("each head's events are those of a sequence of that head alone") {
   for (const auto kind :
        {SegmenterKind::k_similarity, SegmenterKind::gaussian, SegmenterKind::surprise}) {

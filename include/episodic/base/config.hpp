@@ -50,8 +50,10 @@ struct MemoryConfig {
   std::int64_t min_block = 8;                        ///< shortest event; >= 1
   std::int64_t max_block = 128;  ///< longest event; >= min_block; also the step of `fixed`
   std::uint64_t seed = 0;        ///< of the `random` segmenter
-  std::int64_t min_count = 1;    ///< keys an event holds before one may end it (HEM 2.2); >= 0
-  double var_floor = 0.01;       ///< least variance of a channel, `gaussian` only; > 0
+  /// Keys an event holds before one may end it (HEM 2.2). 0: as many as the segmenter needs,
+  /// `effective_min_count`.
+  std::int64_t min_count = 0;
+  double var_floor = 0.01;  ///< least variance of a channel, `gaussian` only; > 0
 
   // -- refinement (EM 3.3) --
   Refinement refine = Refinement::none;
@@ -100,6 +102,15 @@ struct MemoryConfig {
   /// tau with its default resolved.
   std::int64_t effective_tau() const { return tau > 0 ? tau : n_local; }
 
+  /// min_count with its default resolved: 8 for `gaussian`, else 1. A variance is of several keys.
+  /// That of fewer than 8 is so small by chance that the first densities are tens of nats too low;
+  /// the threshold then lies below all that follow, and no key ends an event.
+  std::int64_t effective_min_count() const {
+    if (min_count > 0) return min_count;
+    return segmenter == SegmenterKind::gaussian ? kLeastKeysOfGaussian : 1;
+  }
+  static constexpr std::int64_t kLeastKeysOfGaussian = 8;
+
   /// Throws ConfigError naming the parameter, its value and the range it must lie in.
   void validate() const;
 
@@ -131,6 +142,9 @@ const char* name_of(EventScope);
 const char* name_of(RepresentativeScore);
 const char* name_of(IndexKind);
 const char* name_of(Reweighting);
+const char* name_of(EngramRecall);
+const char* name_of(LongTermSearch);
+const char* name_of(Wiring);
 
 }  // namespace EPISODIC_NAMESPACE
 

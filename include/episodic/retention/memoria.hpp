@@ -20,6 +20,7 @@
 #include "episodic/base/inline.hpp"
 #include "episodic/base/memoria_config.hpp"
 #include "episodic/retention/detail/engram_counts.hpp"
+#include "episodic/retention/detail/random_wires.hpp"
 
 namespace EPISODIC_NAMESPACE {
 
@@ -57,23 +58,41 @@ class Memoria {
   /// \param engrams [n, width]; the paper's are of unit length, which is not asked for
   /// \throws DataError for numbers that are not finite or a span of another size; nothing changed
   const Recall& recall(std::span<const float> engrams, std::int64_t n) {
-    if (n < 0 || static_cast<std::int64_t>(engrams.size()) != n * width_)
-      throw DataError("memoria: " + std::to_string(engrams.size()) + " numbers for " +
-                      std::to_string(n) + " engrams of width " + std::to_string(width_));
-    for (const float x : engrams)
-      if (!std::isfinite(x)) throw DataError("memoria: an engram holds NaN or infinity");
+    std::vector<std::int64_t> ids(static_cast<std::size_t>(std::max<std::int64_t>(n, 0)));
+    std::iota(ids.begin(), ids.end(), next_id_);
+    return recall(engrams, ids, next_id_ + n);
+  }
+  /// The same for engrams whose numbers have gaps, those of engrams that their owner gave up before
+  /// this step. \param ids ascending, from `total()` on \param total what `total()` is after it
+  const Recall& recall(std::span<const float> engrams, std::span<const std::int64_t> ids,
+                       std::int64_t total) {
+    check(engrams, ids, total);
     Recall next;
-    std::vector<float> vectors(engrams.begin(), engrams.end());
     const std::vector<double> wide(engrams.begin(), engrams.end());
-    next.working.resize(static_cast<std::size_t>(n));
-    std::iota(next.working.begin(), next.working.end(), next_id_);
     next.short_term = best(short_term_, wide, config_.n_short);
-    search(next);
+    if (config_.search == LongTermSearch::full)
+      next.found = long_term();
+    else
+      search(next);
     next.long_term = best(next.found, wide, config_.n_long);
-    recall_ = std::move(next);
-    working_ = std::move(vectors);
-    open_ = true;
-    return recall_;
+    return open(std::move(next), engrams, ids, total);
+  }
+  /// A step that recalls what its owner says in place of what the graph would: the first N_stm of
+  /// `chosen` that are in the short-term memory, and the first N_ltm that are in the long-term one.
+  /// \param chosen engrams that are held, best first
+  const Recall& recall(std::span<const float> engrams, std::span<const std::int64_t> ids,
+                       std::int64_t total, std::span<const std::int64_t> chosen) {
+    check(engrams, ids, total);
+    Recall next;
+    for (const std::int64_t id : chosen) {
+      const auto it = engrams_.find(id);
+      if (it == engrams_.end())
+        throw DataError("memoria: engram " + std::to_string(id) + " is not held");
+      const bool old = it->second.long_term;
+      std::vector<std::int64_t>& list = old ? next.long_term : next.short_term;
+      if (std::ssize(list) < (old ? config_.n_long : config_.n_short)) list.push_back(id);
+    }
+    return open(std::move(next), engrams, ids, total);
   }
 
   /// Ends the step: fires, extends and shortens lives, forgets, moves engrams on (in that order).
@@ -101,15 +120,23 @@ class Memoria {
     firing_.insert(firing_.end(), recall_.short_term.begin(), recall_.short_term.end());
     firing_.insert(firing_.end(), recall_.long_term.begin(), recall_.long_term.end());
     std::sort(firing_.begin(), firing_.end());
+    wires_.clear();
+    if (config_.wiring == Wiring::random)
+      wires_ = detail::random_wires(firing_, long_term(), steps_);
     fresh_.clear();
     for (std::size_t i = 0; i < recall_.working.size(); ++i) {
       Engram& e = fresh_[recall_.working[i]];
       const float* vector = working_.data() + i * static_cast<std::size_t>(width_);
       e.vector.assign(vector, vector + width_);
-      e.counts.make_room(firing_);
+      if (wires_.empty()) e.counts.make_room(firing_);
     }
-    for (const auto* list : {&recall_.short_term, &recall_.long_term})
-      for (const std::int64_t id : *list) engrams_.at(id).counts.make_room(firing_);
+    if (wires_.empty())
+      for (const auto* list : {&recall_.short_term, &recall_.long_term})
+        for (const std::int64_t id : *list) engrams_.at(id).counts.make_room(firing_);
+    for (const auto& [id, others] : wires_) {
+      const auto fresh = fresh_.find(id);
+      (fresh == fresh_.end() ? engrams_.at(id) : fresh->second).counts.make_room(others);
+    }
     // Room grows by doubling: to ask for just enough would move everything in every step.
     const std::size_t most = engrams_.size() + fresh_.size();
     if (static_cast<double>(most) >
@@ -127,7 +154,7 @@ class Memoria {
     engrams_.merge(fresh_);
     for (const std::int64_t id : recall_.working)
       start_life(engrams_.find(id)->second, id, config_.initial_lifespan);
-    next_id_ += static_cast<std::int64_t>(recall_.working.size());
+    next_id_ = next_total_;
     fire();
     extend();
     shorten();
@@ -317,6 +344,35 @@ class Memoria {
   }
 
  private:
+  void check(std::span<const float> engrams, std::span<const std::int64_t> ids,
+             std::int64_t total) const {
+    const auto n = static_cast<std::int64_t>(ids.size());
+    if (total < next_id_ || static_cast<std::int64_t>(engrams.size()) != n * width_)
+      throw DataError("memoria: " + std::to_string(engrams.size()) + " numbers for " +
+                      std::to_string(total < next_id_ ? total - next_id_ : n) +
+                      " engrams of width " + std::to_string(width_));
+    std::int64_t least = next_id_;
+    for (const std::int64_t id : ids) {
+      if (id < least || id >= total)
+        throw DataError("memoria: engram " + std::to_string(id) +
+                        " is out of order; new ones are numbered " + std::to_string(next_id_) +
+                        " to " + std::to_string(total - 1) + ", ascending");
+      least = id + 1;
+    }
+    for (const float x : engrams)
+      if (!std::isfinite(x)) throw DataError("memoria: an engram holds NaN or infinity");
+  }
+  const Recall& open(Recall next, std::span<const float> engrams, std::span<const std::int64_t> ids,
+                     std::int64_t total) {
+    std::vector<float> vectors(engrams.begin(), engrams.end());
+    next.working.assign(ids.begin(), ids.end());
+    recall_ = std::move(next);
+    working_ = std::move(vectors);
+    next_total_ = total;
+    open_ = true;
+    return recall_;
+  }
+
   static constexpr std::int64_t kBytesOfACount = 16, kBytesOfAnEngram = 128;
   using Counts = detail::EngramCounts;
 
@@ -432,6 +488,8 @@ class Memoria {
   }
 
   void fire() noexcept {
+    for (const auto& [id, others] : wires_) engrams_.find(id)->second.counts.raise(others);
+    if (!wires_.empty()) return;
     for (const std::int64_t id : firing_) engrams_.find(id)->second.counts.raise(firing_);
   }
 
@@ -511,6 +569,7 @@ class Memoria {
 
   MemoriaConfig config_;
   std::int64_t width_ = 0, next_id_ = 0, steps_ = 0;
+  std::int64_t next_total_ = 0;  // total() behind the step that is open
   std::unordered_map<std::int64_t, Engram> engrams_;
   std::vector<Ending>
       endings_;  // a heap, the next one first; one of each held, and of some forgotten
@@ -521,6 +580,7 @@ class Memoria {
   // What prepare makes ready.
   bool prepared_ = false;
   std::vector<std::int64_t> firing_, gone_;
+  detail::Wires wires_;  // with random wiring
   std::vector<double> attention_;
   std::unordered_map<std::int64_t, Engram> fresh_;
 };

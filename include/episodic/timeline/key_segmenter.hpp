@@ -29,9 +29,11 @@ enum class KeySignal : std::uint8_t { similarity, gaussian };
 struct KeySegmenterSettings {
   KeySignal signal = KeySignal::similarity;
   double gamma = 1.0;
-  std::int64_t min_count = 1;  ///< keys that an event holds before a key gives a value
-  double var_floor = 0.01;     ///< least variance of a channel, > 0; `gaussian` only
-  std::int64_t n_init = 0;     ///< the token that opens the first event, without a flag
+  /// Keys that an event holds before a key gives a value. `gaussian` needs several
+  /// (MemoryConfig::effective_min_count).
+  std::int64_t min_count = 1;
+  double var_floor = 0.01;  ///< least variance of a channel, > 0; `gaussian` only
+  std::int64_t n_init = 0;  ///< the token that opens the first event, without a flag
 };
 
 /// Decides, key by key, where events end. One unit: the whole sequence (keys of all layers and
@@ -250,22 +252,36 @@ class KeySegmenter {
 struct CalibratedGamma {
   double gamma = 0;
   std::int64_t boundaries = 0;  ///< that it gives
+  /// Whether `wanted` lies between the fewest and the most boundaries of the gammas tried. If not,
+  /// an end of the grid was hit, and the numbers of events compared are not equal.
+  bool reached = false;
 };
 
+inline constexpr double kLeastGamma = -4, kMostGamma = 8;
+
 /// Of gamma = 0, 0.01 .. 8.00 the one whose number of boundaries is nearest to `wanted`; ties: the
-/// smallest. \param boundaries callable: double gamma -> number of boundaries
+/// smallest. If all of them give fewer than wanted, gammas from `least` on are tried as well: a
+/// threshold above the mean (T = mu + gamma sigma of HEM 2.3 allows either sign).
+/// \param boundaries callable: double gamma -> number of boundaries
 template <class Boundaries>
-CalibratedGamma calibrate_gamma(std::int64_t wanted, Boundaries&& boundaries) {
+CalibratedGamma calibrate_gamma(std::int64_t wanted, Boundaries&& boundaries,
+                                double least = kLeastGamma) {
   CalibratedGamma best;
   std::int64_t distance = std::numeric_limits<std::int64_t>::max();
-  for (int j = 0; j <= 800; ++j) {
-    const double gamma = j / 100.0;
-    const std::int64_t n = boundaries(gamma);
-    if (std::abs(n - wanted) >= distance) continue;
-    distance = std::abs(n - wanted);
-    best = {gamma, n};
-    if (distance == 0) break;
-  }
+  std::int64_t fewest = distance, most = 0;
+  const auto try_all = [&](long first, long last) {
+    for (long j = first; j <= last && distance != 0; ++j) {
+      const double gamma = static_cast<double>(j) / 100;
+      const std::int64_t n = boundaries(gamma);
+      fewest = std::min(fewest, n), most = std::max(most, n);
+      if (std::abs(n - wanted) >= distance) continue;
+      distance = std::abs(n - wanted);
+      best = {gamma, n};
+    }
+  };
+  try_all(0, std::lround(kMostGamma * 100));
+  if (most < wanted) try_all(std::lround(least * 100), -1);
+  best.reached = fewest <= wanted && wanted <= most;
   return best;
 }
 

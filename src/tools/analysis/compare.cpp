@@ -132,7 +132,12 @@ class Comparison {
   struct Calibrated {
     double gamma = 0;
     Boundaries boundaries;
+    std::optional<std::int64_t> missed = std::nullopt;
   };
+
+  static std::optional<std::int64_t> missed(const CalibratedGamma& found, std::int64_t wanted) {
+    return found.reached ? std::nullopt : std::optional(wanted);
+  }
 
   void step() {
     if (progress_) progress_(++done_, parts_);
@@ -144,7 +149,7 @@ class Comparison {
     };
     const CalibratedGamma found = calibrate_gamma(
         wanted, [&](double gamma) { return static_cast<std::int64_t>(at(gamma).size()); });
-    return {found.gamma, at(found.gamma)};
+    return {found.gamma, at(found.gamma), missed(found, wanted)};
   }
 
   /// Empty where there is nothing to hold it against, or nothing to smooth.
@@ -154,11 +159,12 @@ class Comparison {
   }
 
   void add(std::string method, std::string count, std::optional<double> gamma,
-           Boundaries boundaries) {
+           Boundaries boundaries, std::optional<std::int64_t> missed = std::nullopt) {
     Segmented s;
     s.method = std::move(method);
     s.count = std::move(count);
     s.gamma = gamma;
+    s.missed = missed;
     s.cohesion = cohesion_by_part(sums_, story_.keys.n_kv_heads, story_.text, boundaries);
     const std::vector<double> density = density_of(boundaries);
     s.people = agreement(people_, boundaries, density, story_.text);
@@ -175,7 +181,7 @@ class Comparison {
       return refined_boundaries(story_.keys, raw, options_.config, objective, options_.first_layer,
                                 story_.text);
     };
-    add("S", count, surprise.gamma, surprise.boundaries);
+    add("S", count, surprise.gamma, surprise.boundaries, surprise.missed);
     for (const Refinement r : kRefinements)
       add(std::string("S") + letter_of(r), count, surprise.gamma, refined(surprise.boundaries, r));
     add("F", count, std::nullopt, fixed);
@@ -184,7 +190,7 @@ class Comparison {
     for (const KeySignal signal : {KeySignal::similarity, KeySignal::gaussian}) {
       const std::string name = signal == KeySignal::similarity ? "K" : "G";
       Calibrated c = calibrated_keys(signal, wanted);
-      add(name, count, c.gamma, std::move(c.boundaries));
+      add(name, count, c.gamma, std::move(c.boundaries), c.missed);
       heads_at_count(signal, name + "H", count, wanted, surprise.boundaries);
     }
     if (result_.surprise_density.empty() && !surprise.boundaries.empty())
@@ -195,7 +201,7 @@ class Comparison {
   KeySegmenterSettings key_settings(KeySignal signal) const {
     KeySegmenterSettings s;
     s.signal = signal;
-    s.min_count = options_.min_count;
+    s.min_count = least_keys(options_, signal);
     s.var_floor = options_.var_floor;
     return s;
   }
@@ -222,7 +228,7 @@ class Comparison {
     const CalibratedGamma found = calibrate_gamma(wanted, [&](double gamma) {
       return static_cast<std::int64_t>(cuts->boundaries(gamma).size());
     });
-    return {found.gamma, cuts->boundaries(found.gamma)};
+    return {found.gamma, cuts->boundaries(found.gamma), missed(found, wanted)};
   }
 
   /// One gamma for all heads, so that their mean number of boundaries is the wanted one and each
@@ -245,13 +251,15 @@ class Comparison {
       for (const Boundaries& b : found) sum += static_cast<std::int64_t>(b.size());
       return sum;
     };
-    const double gamma = calibrate_gamma(wanted * keys.units(), at).gamma;
+    const CalibratedGamma calibrated = calibrate_gamma(wanted * keys.units(), at);
+    const double gamma = calibrated.gamma;
     at(gamma);
     for (std::int64_t unit = 0; unit < keys.units(); ++unit) {
       SegmentedHead h;
       h.method = method;
       h.count = count;
       h.gamma = gamma;
+      h.missed = missed(calibrated, wanted);
       h.layer = unit / keys.n_kv_heads;
       h.head = unit % keys.n_kv_heads;
       h.boundaries = std::move(found[static_cast<std::size_t>(unit)]);
@@ -315,6 +323,14 @@ class Comparison {
 };
 
 }  // namespace
+
+std::int64_t least_keys(const CompareOptions& options, KeySignal signal) {
+  MemoryConfig config;
+  config.segmenter =
+      signal == KeySignal::gaussian ? SegmenterKind::gaussian : SegmenterKind::k_similarity;
+  config.min_count = options.min_count;
+  return config.effective_min_count();
+}
 
 StoryResult compare(const StoryMaterial& story, const CompareOptions& options,
                     const std::function<void(std::int64_t, std::int64_t)>& progress) {

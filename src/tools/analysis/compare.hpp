@@ -13,6 +13,7 @@
 #include "analysis/keys.hpp"
 #include "analysis/segmentations.hpp"
 #include "episodic/base/config.hpp"
+#include "episodic/timeline/key_segmenter.hpp"
 
 namespace episodic::analysis {
 
@@ -20,13 +21,16 @@ struct CompareOptions {
   /// min_block, window, tau, chunk and gamma are looked at.
   MemoryConfig config;
   std::int64_t first_layer = 0;  ///< of the graph that refinement reads
-  std::int64_t min_count = 4;    ///< of the key segmenters: one key has no variance to judge by
+  std::int64_t min_count = 0;    ///< of the key segmenters; 0: as a memory's (MemoryConfig)
   double var_floor = 0.01;
   double deviation = 20;        ///< tokens, of the Gaussian that a boundary is smoothed by
   std::int64_t tolerance = 10;  ///< tokens, of boundaries that agree
   std::int64_t draws = 100;     ///< of random segmentations at each number of events
   std::uint64_t seed = 1;
 };
+
+/// Keys of an event before the segmenter of this signal judges one.
+std::int64_t least_keys(const CompareOptions& options, KeySignal signal);
 
 /// What a model made of a story, and what people did.
 struct StoryMaterial {
@@ -62,6 +66,8 @@ struct Segmented {
   std::string method;  ///< S, SM, SC, SI, F, FM, FC, FI, K, G, people, clauses
   std::string count;   ///< which number of events was wanted: "people", "surprise", "own"
   std::optional<double> gamma;
+  /// The number of boundaries that was wanted, where no gamma gives so few or so many.
+  std::optional<std::int64_t> missed;
   Boundaries boundaries;
   CohesionByPart cohesion;
   std::optional<Agreement> people, raters;
@@ -72,7 +78,8 @@ struct Segmented {
 struct SegmentedHead {
   std::string method;  ///< KH or GH
   std::string count;
-  double gamma = 0;  ///< one for all heads
+  double gamma = 0;                    ///< one for all heads
+  std::optional<std::int64_t> missed;  ///< the mean number that was wanted, as in Segmented
   std::int64_t layer = 0, head = 0;
   Boundaries boundaries;
   double modularity = 0;                         ///< in the head's own graph

@@ -37,6 +37,12 @@ inline constexpr Names<IndexKind, 2> kIndexes{
 inline constexpr Names<Reweighting, 3> kReweightings{{{Reweighting::exact, "exact"},
                                                       {Reweighting::narrow, "narrow"},
                                                       {Reweighting::broad, "broad"}}};
+inline constexpr Names<EngramRecall, 2> kEngramRecalls{
+    {{EngramRecall::graph, "graph"}, {EngramRecall::attended, "attended"}}};
+inline constexpr Names<Wiring, 2> kWirings{
+    {{Wiring::hebbian, "hebbian"}, {Wiring::random, "random"}}};
+inline constexpr Names<LongTermSearch, 2> kLongTermSearches{
+    {{LongTermSearch::graph, "graph"}, {LongTermSearch::full, "full"}}};
 inline constexpr Names<DType, 5> kStoredTypes{{{DType::float32, "float32"},
                                                {DType::bfloat16, "bfloat16"},
                                                {DType::float16, "float16"},
@@ -94,6 +100,11 @@ inline void check_combinations(const MemoryConfig& c) {
     refuse(
         "retention judges events by the attention they receive when recalled; it needs recall = "
         "true");
+  if (c.retention->recall == EngramRecall::attended &&
+      c.retention->memoria.search == LongTermSearch::full)
+    refuse(
+        "retention: recall = \"attended\" takes what the layers attended to and searches no "
+        "long-term memory; search = \"full\" has no part in it, leave it out");
   if (c.score == RepresentativeScore::max)
     refuse(
         "retention needs one vector an event, score = \"max\" keeps several; use score = "
@@ -122,6 +133,16 @@ EPISODIC_INLINE const char* name_of(IndexKind i) {
 }
 EPISODIC_INLINE const char* name_of(Reweighting r) {
   return config_detail::name_in(config_detail::kReweightings, r, "none");
+}
+
+EPISODIC_INLINE const char* name_of(EngramRecall r) {
+  return config_detail::name_in(config_detail::kEngramRecalls, r);
+}
+EPISODIC_INLINE const char* name_of(Wiring w) {
+  return config_detail::name_in(config_detail::kWirings, w);
+}
+EPISODIC_INLINE const char* name_of(LongTermSearch s) {
+  return config_detail::name_in(config_detail::kLongTermSearches, s);
 }
 
 EPISODIC_INLINE void MemoryConfig::validate() const {
@@ -173,6 +194,7 @@ EPISODIC_INLINE bool MemoryConfig::same_results(const MemoryConfig& other) const
   mine.repr_bytes = other.repr_bytes;
   mine.disk_bytes = other.disk_bytes;
   mine.disk_dir = other.disk_dir;
+  if (mine.effective_min_count() == other.effective_min_count()) mine.min_count = other.min_count;
   return mine == other;
 }
 

@@ -114,7 +114,7 @@ struct MemoryCore {
   void check_end() const;
   /// The step's end, once the timeline has read its signal. \param ids null: unknown
   void finish(const std::int64_t* ids);
-  /// Asks retention about what the open step closes.
+  /// Asks retention about the events of the chunk whose end the open step reaches.
   void apply_retention(EventId first_event);
   /// Forgets what retention gave up.
   void forget_due();

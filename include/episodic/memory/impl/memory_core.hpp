@@ -60,7 +60,7 @@ EPISODIC_INLINE std::vector<std::vector<Lane>> MemoryCore::make_lanes(VectorTier
 
 EPISODIC_INLINE std::optional<Retention> MemoryCore::make_retention() const {
   if (!config.retention) return std::nullopt;
-  return Retention(config.retention->memoria, shape.n_heads * shape.head_dim);
+  return Retention(*config.retention, shape.n_heads * shape.head_dim);
 }
 
 EPISODIC_INLINE void MemoryCore::build(std::vector<std::vector<Lane>> lanes,
@@ -297,7 +297,7 @@ EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
   // Tiers may be full and dtypes may refuse a number: then all is as it was before the step.
   const EventId first_event = time.events().size();
   bank.close(time, first);
-  if (retention) apply_retention(first_event);
+  if (retention && Retention::reaches(first, first + n, config.chunk)) apply_retention(first_event);
 
   if (retention) retention->commit();
   bank.commit(first, n);
@@ -316,13 +316,23 @@ EPISODIC_INLINE void MemoryCore::apply_retention(EventId first_event) {
     const LayerState& layer = bank.layers[static_cast<std::size_t>(retention_layer(config, shape))];
     const std::int64_t width = lane_shape(config, shape).width(shape.head_dim);
     const auto closed = static_cast<std::int64_t>(time.closed().size());
+    const std::int64_t limit = Retention::limit(time.tokens() + n, config.chunk, config.n_local);
+    std::vector<EventId> events;
     std::vector<float> vectors;  // of all heads, whatever groups of them recall by themselves
-    for (EventId e = first_event; e < first_event + closed; ++e)
+    EventId e = retention->graph().total();
+    for (; e < first_event + closed; ++e) {
+      const TokenRange range = e < first_event
+                                   ? time.events()[e]
+                                   : time.closed()[static_cast<std::size_t>(e - first_event)];
+      if (range.end >= limit) break;
+      if (is_forgotten(0, e)) continue;  // before its chunk's end
+      events.push_back(e);
       for (const Lane& lane : layer.lanes) {
         const float* mean = lane.index->mean(e);
         vectors.insert(vectors.end(), mean, mean + width);
       }
-    retention->prepare(closed, std::move(vectors));
+    }
+    if (!events.empty()) retention->prepare(events, e, std::move(vectors));
   } catch (...) {
     bank.truncate(std::span(&first_event, 1));
     throw;

@@ -27,13 +27,26 @@ EPISODIC_INLINE void Retention::receive(EventId event, double mass) {
     next_received_.insert(at, {event, mass});
 }
 
-EPISODIC_INLINE void Retention::prepare(std::int64_t n_events, std::vector<float> vectors) {
-  closes_ = n_events > 0;
-  if (!closes_) return;
+EPISODIC_INLINE std::vector<EventId> Retention::attended() const {
+  std::vector<std::pair<double, EventId>> ranked;
+  for (const auto& [event, mass] : next_received_)
+    if (mass > 0 && graph_.holds(event)) ranked.emplace_back(-mass, event);
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<EventId> events;
+  events.reserve(ranked.size());
+  for (const auto& [mass, event] : ranked) events.push_back(event);
+  return events;
+}
+
+EPISODIC_INLINE void Retention::prepare(std::span<const EventId> new_events, EventId total,
+                                        std::vector<float> vectors) {
+  is_step_ = true;
   for (std::size_t at = 0; at < vectors.size(); at += width_)
     scale_to_unit(std::span(vectors).subspan(at, width_));
   try {
-    const Memoria::Recall& recall = graph_.recall(vectors, n_events);
+    const Memoria::Recall& recall = recall_ == EngramRecall::attended
+                                        ? graph_.recall(vectors, new_events, total, attended())
+                                        : graph_.recall(vectors, new_events, total);
     std::vector<double> attention;
     for (const auto* list : {&recall.short_term, &recall.long_term})
       for (const std::int64_t id : *list) {
@@ -42,21 +55,22 @@ EPISODIC_INLINE void Retention::prepare(std::int64_t n_events, std::vector<float
         attention.push_back(at != next_received_.end() && at->first == id ? at->second : 0.0);
       }
     graph_.prepare(attention);
-    due_.reserve(due_.size() + static_cast<std::size_t>(graph_.size() + n_events));
+    due_.reserve(due_.size() + static_cast<std::size_t>(graph_.size()) + new_events.size());
   } catch (...) {
+    is_step_ = false;
     graph_.abandon();
     throw;
   }
 }
 
 EPISODIC_INLINE void Retention::commit() noexcept {
-  if (closes_) {
+  if (is_step_) {
     const std::vector<std::int64_t> gone = graph_.publish();
     due_.insert(due_.end(), gone.begin(), gone.end());
     next_received_.clear();
   }
   std::swap(received_, next_received_);
-  closes_ = false;
+  is_step_ = false;
 }
 
 EPISODIC_INLINE void Retention::forgotten(EventId event) noexcept {
@@ -91,7 +105,7 @@ EPISODIC_INLINE void Retention::load(ByteReader& from, std::int64_t n_events) {
   const auto masses = from.get_vector<double>(events.size(), "attention of events");
   due_ = from.get_vector<EventId>();
   const auto exists = [&](EventId e) { return e >= 0 && e < n_events; };
-  if (graph_.total() != n_events || !std::is_sorted(events.begin(), events.end()) ||
+  if (graph_.total() > n_events || !std::is_sorted(events.begin(), events.end()) ||
       !std::all_of(events.begin(), events.end(), exists) ||
       !std::all_of(due_.begin(), due_.end(), exists) ||
       !std::all_of(masses.begin(), masses.end(),

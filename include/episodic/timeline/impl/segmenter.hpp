@@ -87,7 +87,7 @@ class RingSegmenter final : public Segmenter {
  public:
   RingSegmenter(const MemoryConfig& c, const KeyShape& keys)
       : now_({c.segmenter == SegmenterKind::gaussian ? KeySignal::gaussian : KeySignal::similarity,
-              c.gamma, c.min_count, c.var_floor, c.n_init},
+              c.gamma, c.effective_min_count(), c.var_floor, c.n_init},
              keys.n_layers * keys.n_kv_heads, keys.head_dim),
         next_(now_),
         key_(static_cast<std::size_t>(keys.n_layers * keys.n_kv_heads * keys.head_dim)) {}
