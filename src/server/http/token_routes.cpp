@@ -74,19 +74,19 @@ void tokenize(RouteContext& context, Exchange& exchange, httplib::Response& resp
     }
     fields.require_known();
   }
-  Json json{{"count", ids.size()}};
+  Json answer{{"count", ids.size()}};
   if (const std::int64_t most = context.service.scheduler().options().max_tokens; most > 0)
-    json["max_model_len"] = most;
+    answer["max_model_len"] = most;
   Json list = Json::array();
   for (const std::int64_t id : ids)
     list.push_back(pieces ? Json{{"id", id}, {"piece", piece_of(tokenizer, id)}} : Json(id));
-  json["tokens"] = std::move(list);
+  answer["tokens"] = std::move(list);
   if (strings) {
     Json texts = Json::array();
     for (const std::int64_t id : ids) texts.push_back(tokenizer.token(id));
-    json["token_strs"] = std::move(texts);
+    answer["token_strs"] = std::move(texts);
   }
-  answer_json(response, json);
+  answer_json(response, answer);
 }
 
 void detokenize(RouteContext& context, Exchange& exchange, httplib::Response& response) {
