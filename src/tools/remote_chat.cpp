@@ -233,6 +233,7 @@ void RemoteChat::answer() {
     const ProgressCallback read = bar.callback();
     JsonLimits limits;
     limits.depth = 64;
+    limits.remedy = "look whether `episodic serve` answers there";
     const bool whole = of_server(server_.address(), [&] {
       return server_.stream(
           "/chat/completions", request(),
