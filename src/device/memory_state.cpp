@@ -190,6 +190,7 @@ HostRecallLists DeviceMemory::Impl::read_lists(const Layer& layer, std::int64_t 
 
 void DeviceMemory::Impl::write_lists(const Layer& layer, std::int64_t p,
                                      const HostRecallLists& from) {
+  lists_are_written = true;
   if (layer.place < 0) return;
   const RecallLists& lists = layer.lists[lists_now];
   std::int32_t sizes[3];

@@ -563,7 +563,8 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
   auto& over_host = emptied(launched.over_host);
   for (Impl* const m : apart) {
     const Layer& layer = m->layers[static_cast<std::size_t>(l)];
-    if (layer.place < 0 || !m->recalls_now) continue;
+    const bool fetches = m->recalls_now || (m->lower && m->lists_are_written);
+    if (layer.place < 0 || !fetches) continue;
     const RecallLists& lists = m->lists_of_step(layer);
     if (m->lower) {
       read.push_back(m->lower->fetch(m->first_lane(layer), lists.recalled, lists.sizes, stream));
@@ -1140,6 +1141,7 @@ void DeviceMemory::Impl::finish_step() {
   steps_since_recall = next_since_recall;
   if (recalled_in_step) lists_now = 1 - lists_now;
   far_in_last_step = far;
+  if (far) lists_are_written = false;
   is_judged = !retention || !detail::Retention::reaches(last_first, tokens, config.chunk);
   open = false;
 }
