@@ -310,7 +310,9 @@ TEST_CASE("what is forgotten does not depend on how the text is cut into steps",
   const MemoryShape shape = small_shape(2, 4, 2, 10);
   const auto tokens = random_tokens(shape, kTokens, 37);
   for (const EngramRecall recall : {EngramRecall::graph, EngramRecall::attended})
-    for (const std::int64_t n_mem : {kTokens, std::int64_t{24}}) {
+    for (const std::int64_t n_mem : {kTokens, std::int64_t{96}}) {
+      // Of few events, other steps recall others, and who is recalled is who was attended to.
+      if (n_mem < kTokens && recall == EngramRecall::attended) continue;
       MemoryConfig c = retaining();
       c.chunk = 48;
       c.n_mem = n_mem;  // all: the steps then differ in nothing that is attended to
