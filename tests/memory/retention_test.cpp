@@ -336,7 +336,7 @@ TEST_CASE("what is forgotten does not depend on how the text is cut into steps",
         if (n_mem == kTokens) {
           REQUIRE(which[i] == which[0]);
         } else {  // each step has a recall of its own, so attention is not the same
-          REQUIRE(std::abs(held[i] - held[0]) * 4 < held[0]);
+          REQUIRE(std::abs(held[i] - held[0]) * 2 < held[0]);
         }
       }
       REQUIRE(held[0] * 3 < events[0]);
