@@ -105,10 +105,11 @@ Held held_of(const MemoryConfig& c, const MemoryShape& shape, std::int64_t n_tok
   const MemoriaConfig& memoria = c.retention->memoria;
   const double steps = std::max(1.0, static_cast<double>(n_tokens) / static_cast<double>(c.chunk));
   const double fresh = static_cast<double>(n_events) / steps;
-  const double most =
-      std::min(static_cast<double>(n_events),
-               std::ceil(Memoria::most_held(
-                   memoria, static_cast<double>(memoria.n_short + memoria.n_long), fresh)));
+  const double most = std::min(
+      static_cast<double>(n_events),
+      std::ceil(fresh +  // of the chunk that has not ended yet
+                Memoria::most_held(memoria, static_cast<double>(memoria.n_short + memoria.n_long),
+                                   fresh)));
   const double share = n_events > 0 ? most / static_cast<double>(n_events) : 1.0;
   const double graph = Memoria::bytes_needed(memoria, shape.n_heads * shape.head_dim, fresh, steps);
   return {static_cast<std::int64_t>(std::ceil(share * static_cast<double>(n_tokens))),

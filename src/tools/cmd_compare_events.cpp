@@ -274,7 +274,7 @@ void add_compare_events(Command& app) {
   add_count(sub, "--tolerance", o.tolerance, "Tokens between boundaries that count as the same");
   add_count(sub, "--draws", o.draws, "Random segmentations that each is compared with", 2);
   add_count(sub, "--min-count", o.min_count,
-            "Keys of an event before K and G judge one; 0: 1 and 8");
+            "Keys of an event before K and G judge one; 0: 1 and 4");
   sub.option("--var-floor", o.var_floor, "Least variance of a channel, for G")
       .positive()
       .shows_default();

@@ -103,7 +103,9 @@ Json event_json(const Scope& scope, EventId e, const std::vector<std::string>& t
     j["last_recall"] = scope.store->last_recall(stored);
     j["pinned"] = scope.store->pinned(stored);
   }
-  if (scope.memory.retention()) j["lifespan"] = scope.memory.retention()->lifespan(e);
+  if (const Memoria* graph = scope.memory.retention())  // an event begins to age at its chunk's end
+    j["lifespan"] = e < graph->total() || scope.forgotten(e) ? graph->lifespan(e)
+                                                             : graph->config().initial_lifespan;
   if (!text.empty()) j["text"] = text[static_cast<std::size_t>(e)];
   return j;
 }

@@ -107,15 +107,15 @@ TEST_CASE("what a configuration may not say is refused by name", "[base][config]
 
 TEST_CASE("min_count 0 is what the segmenter needs, and no other setting than that number",
           "[base][config]") {
-  MemoryConfig c, one, eight;
-  one.min_count = 1, eight.min_count = 8;
+  MemoryConfig c, one, four;
+  one.min_count = 1, four.min_count = 4;
   CHECK(c.effective_min_count() == 1);
   CHECK(c.same_results(one));  // a memory of before this default
-  CHECK(!c.same_results(eight));
-  for (MemoryConfig* m : {&c, &one, &eight}) m->segmenter = SegmenterKind::gaussian;
-  CHECK(c.effective_min_count() == 8);
+  CHECK(!c.same_results(four));
+  for (MemoryConfig* m : {&c, &one, &four}) m->segmenter = SegmenterKind::gaussian;
+  CHECK(c.effective_min_count() == 4);
   CHECK(one.effective_min_count() == 1);
-  CHECK(c.same_results(eight));
+  CHECK(c.same_results(four));
   CHECK(!c.same_results(one));
   CHECK(parse_memory_config(to_json(c)) == c);
 }

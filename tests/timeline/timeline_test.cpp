@@ -265,8 +265,9 @@ TEST_CASE("gaussian finds runs of keys that differ, at its defaults") {
             ++(t > 0 && t % kRun == 0 ? found : others);
       }
       INFO("seed " << seed << ": " << found << " of " << kRuns - 1 << ", " << others << " others");
-      CHECK(found == kRuns - 1);
-      CHECK(others < 8 * kRuns);  // a deviation below the mean is met by chance as well
+      // A deviation below the mean is met by chance as well, and hides a change that soon follows.
+      CHECK(found >= kRuns - 4);
+      CHECK(others < kRuns);
     }
 }
 

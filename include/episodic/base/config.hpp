@@ -102,14 +102,14 @@ struct MemoryConfig {
   /// tau with its default resolved.
   std::int64_t effective_tau() const { return tau > 0 ? tau : n_local; }
 
-  /// min_count with its default resolved: 8 for `gaussian`, else 1. A variance is of several keys.
-  /// That of fewer than 8 is so small by chance that the first densities are tens of nats too low;
+  /// min_count with its default resolved: 4 for `gaussian`, else 1. A variance is of several keys.
+  /// That of one or two is so small by chance that the first densities are tens of nats too low;
   /// the threshold then lies below all that follow, and no key ends an event.
   std::int64_t effective_min_count() const {
     if (min_count > 0) return min_count;
     return segmenter == SegmenterKind::gaussian ? kLeastKeysOfGaussian : 1;
   }
-  static constexpr std::int64_t kLeastKeysOfGaussian = 8;
+  static constexpr std::int64_t kLeastKeysOfGaussian = 4;
 
   /// Throws ConfigError naming the parameter, its value and the range it must lie in.
   void validate() const;

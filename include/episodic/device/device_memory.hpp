@@ -92,13 +92,13 @@ struct DeviceMemoryBytes {
 /// it must, and returns. Boundaries, events, recall and its lists are
 /// decided on the device; nothing is copied to the host, allocated or waited for until one of the
 /// calls that say so (with files a step's last layer and its end), but for what begin_step does.
-/// With `retention` it waits for the step before, where that may have closed events: what those
-/// make the memory forget is decided on the host, and the next step may not recall it. And it takes
-/// more device memory now and then, as the sequence grows, and waits where there is none left, to
-/// throw BudgetError only if there must be more. What the device finds wrong (a NaN surprise) is
-/// kept there and thrown by the next such call; the sequence must then be reset or restored. One
-/// thread at a time. Every call works on the device that was current when the memory was made,
-/// whatever is current then, and leaves the current device as it was.
+/// With `retention` it waits for the step before, where that has reached a multiple of `chunk`
+/// tokens: what is then forgotten is decided on the host, and the next step may not recall it. And
+/// it takes more device memory now and then, as the sequence grows, and waits where there is none
+/// left, to throw BudgetError only if there must be more. What the device finds wrong (a NaN
+/// surprise) is kept there and thrown by the next such call; the sequence must then be reset or
+/// restored. One thread at a time. Every call works on the device that was current when the memory
+/// was made, whatever is current then, and leaves the current device as it was.
 class DeviceMemory final : public SequenceMemory {
  public:
   /// \param stream of the current device; outlives the memory, or its use by it (use_stream).
