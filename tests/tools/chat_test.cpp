@@ -180,8 +180,8 @@ TEST_CASE("chat refuses a message without an end, and answers those before it") 
   put(scratch / "first", "Who came?\n");
   const std::string chat = "chat --quiet --max-new 2 --model " + quoted(model.string());
   for (const std::string endless : {"cat /dev/zero", "yes 'a\\'"}) {  // a line, many that go on
-    const Run run = run_episodic(
-        chat, "( cat " + quoted((scratch / "first").string()) + "; " + endless + " ) | timeout 60");
+    const Run run = run_episodic(chat, "( cat " + quoted((scratch / "first").string()) + "; " +
+                                           endless + " ) | " + kMustEnd);
     INFO(endless << ": " << run.err);
     CHECK(run.status == 1);
     CHECK(!run.out.empty());
@@ -535,7 +535,7 @@ TEST_CASE("Ctrl-C ends an answer or takes back what is read, not the chat") {
           "done\n"
           "sleep 0.5; kill -INT $pid; until grep -q 'not read' err; do sleep 0.05; done\n"
           "printf '/memory\\n/quit\\n' >&3; exec 3>&-; wait $pid\n");
-  const int status = std::system(("timeout 100 sh " + quoted(here + "/script")).c_str());
+  const int status = std::system((kMustEnd + ("sh " + quoted(here + "/script"))).c_str());
   INFO(contents(chat.scratch / "err"));
   REQUIRE(WIFEXITED(status));
   REQUIRE(WEXITSTATUS(status) == 0);

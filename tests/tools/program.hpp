@@ -41,6 +41,9 @@ struct Run {
   std::string out, err;
 };
 
+/// Before a command that must end, and might not. Long: sanitizers and busy machines are slow.
+inline constexpr const char* kMustEnd = "timeout 900 ";
+
 /// The program with arguments as a shell takes them. \param before words before it, as `PATH=/none`
 inline Run run_episodic(const std::string& arguments, const std::string& before = "",
                         const char* program = "episodic") {

@@ -45,9 +45,8 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("help exits with 0 and has an example") {
-  for (const char* name :
-       {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan", "quantize", "score",
-        "segment", "tokenize", "trace", "train-lora", "verify"}) {
+  for (const char* name : {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan",
+                           "quantize", "score", "segment", "tokenize", "trace", "verify"}) {
     INFO(name);
     const Run run = run_episodic(std::string(name) + " --help");
     CHECK(run.status == 0);
@@ -83,7 +82,7 @@ TEST_CASE("a file that has no end, or is none, is refused by its name") {
   const auto said = [&](const fs::path& of, const std::string& arguments) {
     const Run run = run_episodic(
         "generate --threads 1 --quiet --max-new 1 --model " + quoted(of.string()) + " " + arguments,
-        "timeout 60");
+        kMustEnd);
     INFO(arguments << ": " << run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
@@ -124,7 +123,7 @@ TEST_CASE("settings that only the model or the machine refuses name the file tha
       "generate --max-new 1 --prompt Hi" + of_model, "segment " + text + of_model,
       "score " + text + of_model, "ingest --memory-dir " + quoted(kept) + " " + text + of_model};
   const auto refused = [&](const std::string& arguments, const std::string& begin) {
-    const Run run = run_episodic(arguments, "timeout 60");
+    const Run run = run_episodic(arguments, kMustEnd);
     INFO(arguments << ": " << run.err);
     CHECK(run.status == 1);
     CHECK(one_line(run.err));
@@ -209,8 +208,8 @@ TEST_CASE("a result that cannot be written is a failure, and a device is not rep
   // So is a pipe, as a shell makes one for >(...).
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const std::string copy = (dir / "copy").string();
-  const int read = std::system(("cat " + quoted(pipe.string()) + " > " + quoted(copy) +
-                                " & timeout 60 '" EPISODIC_BINARY_DIR "/bin/episodic' " + tokenize +
+  const int read = std::system(("cat " + quoted(pipe.string()) + " > " + quoted(copy) + " & " +
+                                kMustEnd + "'" EPISODIC_BINARY_DIR "/bin/episodic' " + tokenize +
                                 " --json " + quoted(pipe.string()) + " > /dev/null; wait")
                                    .c_str());
   CHECK(read == 0);

@@ -41,6 +41,12 @@ std::string train(const fs::path& model, const fs::path& data, const fs::path& o
 
 }  // namespace
 
+TEST_CASE("help of train-lora exits with 0 and has an example") {
+  const Run run = run_episodic("train-lora --help");
+  CHECK(run.status == 0);
+  CHECK(run.out.find("episodic train-lora") != std::string::npos);
+}
+
 TEST_CASE("train-lora writes an adapter that the same seed gives again and that generate takes") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no model");
