@@ -13,7 +13,6 @@ import inspect
 import math
 
 import torch
-import transformers
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
@@ -89,8 +88,8 @@ def _rotary_of(base, config):
 class _Reading:
     """The model's calls as steps of the memory."""
 
-    def __init__(self, model, memory, layers):
-        self.model, self.memory, self.layers = model, memory, layers
+    def __init__(self, model, memory):
+        self.model, self.memory = model, memory
         self.logits = None  # that follow the last token
 
     def attend(self, layer, query, key, value):
@@ -175,7 +174,7 @@ def attach(model, memory=None, **settings):
     base = model.base_model
     layers = _check(model, base)
     memory = memory or new_memory(model, **settings)
-    reading = _Reading(model, memory, layers)
+    reading = _Reading(model, memory)
     cache = EpisodicCache(memory)
     names = inspect.signature(base.forward).parameters
     cache_name = "cache" if "cache" in names else "past_key_values"

@@ -17,10 +17,9 @@
 namespace episodic::c {
 namespace {
 
-constexpr std::size_t kModelInfoLeast = sizeof(episodic_model_info);
-constexpr std::size_t kSequenceInfoLeast = sizeof(episodic_sequence_info);
-constexpr std::size_t kOptionsLeast = sizeof(episodic_generate_options);
-constexpr std::size_t kStepLeast = sizeof(episodic_step);
+// Of version 1, for ever: these stay when a struct grows (tests/c/abi_v1.txt).
+constexpr std::size_t kModelInfoLeast = 64, kSequenceInfoLeast = 72, kOptionsLeast = 104,
+                      kStepLeast = 312;
 
 std::shared_ptr<const Model> model_of(episodic_model handle) {
   return Handles::all().find<ModelObject>(handle)->model;
@@ -473,6 +472,11 @@ int32_t episodic_run(episodic_model model, episodic_step* steps, size_t n) {
   return call([&] {
     const std::shared_ptr<const Model> m = model_of(model);
     array_of(steps, n, "steps");
+    // a caller of another version has elements of another size
+    const size_t stride = n > 0 ? steps->struct_size : 0;
+    if (n > 0 && stride < kStepLeast)
+      throw ApiError{EPISODIC_CONFIG, "steps: struct_size = " + std::to_string(stride) +
+                                          ", must be sizeof the struct"};
     // Held by their objects, each once: a sequence that is named twice is the second one's error.
     std::map<const void*, std::unique_ptr<Held<SequenceObject>>> held;
     std::vector<SequenceInput> inputs;
@@ -482,10 +486,11 @@ int32_t episodic_run(episodic_model model, episodic_step* steps, size_t n) {
       std::snprintf(step.message, sizeof step.message, "%s", message.c_str());
     };
     for (size_t i = 0; i < n; ++i) {
-      episodic_step& step = steps[i];
-      if (step.struct_size < kStepLeast)
+      auto& step = *reinterpret_cast<episodic_step*>(reinterpret_cast<char*>(steps) + i * stride);
+      if (step.struct_size != stride)
         throw ApiError{EPISODIC_CONFIG, "steps: struct_size = " + std::to_string(step.struct_size) +
-                                            ", must be sizeof the struct"};
+                                            " beside " + std::to_string(stride) +
+                                            "; all must be sizeof the struct"};
       std::string message;
       try {
         auto& of = held[step.sequence];

@@ -45,13 +45,12 @@ std::vector<float> inverse_cholesky(std::vector<double> c, std::size_t d) {
   return {inverse.begin(), inverse.end()};
 }
 
-float to_unit_length(std::vector<float>& v) {
+void to_unit_length(std::vector<float>& v) {
   double squares = 0;
   for (const float x : v) squares += static_cast<double>(x) * x;
   const auto length = static_cast<float>(std::sqrt(squares));
   if (length > 0)
     for (float& x : v) x /= length;
-  return length;
 }
 
 }  // namespace

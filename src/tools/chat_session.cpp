@@ -109,9 +109,7 @@ void ChatSession::answer() {
             {"ids", result.ids},
             {"text", result.text},
             {"finish", name_of(result.finish)}};
-  for (const Passage& p : passages)
-    turn["passages"].push_back(
-        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
+  if (!passages.empty()) turn["passages"] = passages_json(passages);
   if (notes && flags_.json.wanted())
     turn["recalled"] = recalled_json(recalled_, *engine_.memory(),
                                      [this](TokenRange event) { return text_of_event(event); });

@@ -65,14 +65,6 @@ AskPrompt ask_prompt(const AskFlags& flags, const Tokenizer& tokenizer,
   return prompt;
 }
 
-Json passages_json(std::span<const Passage> passages) {
-  Json all = Json::array();
-  for (const Passage& p : passages)
-    all.push_back(
-        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
-  return all;
-}
-
 std::string passages_table(std::span<const Passage> passages) {
   constexpr std::size_t kText = 100;
   if (passages.empty()) return "nothing was read again: all that was read is in the window\n";

@@ -49,6 +49,14 @@ Json recalled_json(const std::vector<RecalledEvent>& events, const SequenceMemor
   return all;
 }
 
+Json passages_json(std::span<const Passage> passages) {
+  Json all = Json::array();
+  for (const Passage& p : passages)
+    all.push_back(
+        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
+  return all;
+}
+
 std::string layers_text(const std::vector<std::int64_t>& layers, std::int64_t of) {
   if (of > 1 && static_cast<std::int64_t>(layers.size()) == of)
     return fmt::format("all {} layers", of);

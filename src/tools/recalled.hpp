@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common.hpp"
 #include "episodic/memory/episodic_memory.hpp"
+#include "episodic/session/passages.hpp"
 #include "episodic/session/recall_notes.hpp"
 #include "episodic/text/tokenizer.hpp"
 
@@ -45,6 +47,9 @@ struct RecalledLine {
   std::string layers, text;
 };
 std::string recalled_table(const std::vector<RecalledLine>& lines);
+
+/// [{"start", "end", "text", "score"}] of passages that are read again, best first.
+Json passages_json(std::span<const Passage> passages);
 
 /// "layers 2, 3": a list of numbers behind its word. "all 24 layers" where it is all of them.
 /// \param of 0: it is not known how many there are

@@ -210,6 +210,25 @@ static void test_engine(const char* path, const char* folder) {
     CHECK((int64_t)n == info.vocab_size);
     CHECK(memcmp(logits, logits + info.vocab_size, sizeof *logits * (size_t)info.vocab_size) == 0);
     FAILS(episodic_run(model, NULL, 2), EPISODIC_NULL_ARGUMENT, "steps");
+    { /* a caller of a later version, whose struct has grown */
+      struct {
+        episodic_step step;
+        int64_t more[3];
+      } later[2];
+      memset(later, 0, sizeof later);
+      for (n = 0; n < 2; ++n) {
+        later[n].step.struct_size = sizeof later[n];
+        later[n].step.sequence = n == 0 ? sequence : fork;
+        later[n].step.ids = ids;
+        later[n].step.n = 1;
+        later[n].more[0] = 7;
+      }
+      OK(episodic_run(model, &later[0].step, 2));
+      CHECK(later[0].step.code == EPISODIC_OK && later[1].step.code == EPISODIC_OK);
+      CHECK(later[0].more[0] == 7 && later[1].more[0] == 7);
+      later[1].step.struct_size = sizeof(episodic_step);
+      FAILS(episodic_run(model, &later[0].step, 2), EPISODIC_CONFIG, "all must be");
+    }
     steps[0].struct_size = 3;
     FAILS(episodic_run(model, steps, 1), EPISODIC_CONFIG, "struct_size");
   }
