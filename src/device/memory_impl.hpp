@@ -250,8 +250,8 @@ struct DeviceMemory::Impl {
   std::int64_t n = 0, next_layer = 0, steps_since_recall = 0, next_since_recall = 0;
   std::size_t lists_now = 0;  // which of the two lists the finished steps left
   bool recalled_in_step = false;
-  // The recall lists came from outside (a snapshot, a memory of the host): their events may be in no
-  // slot, so that the next step that reads them fetches them, though it recalls nothing.
+  // The recall lists came from outside (a snapshot, a memory of the host): their events may be in
+  // no slot, so that the next step that reads them fetches them, though it recalls nothing.
   bool lists_are_written = false;
   bool far_in_last_step = false;
   std::int64_t last_first = 0, last_n = 0;

@@ -266,7 +266,8 @@ TEST_CASE("gaussian finds runs of keys that differ, at its defaults") {
       }
       INFO("seed " << seed << ": " << found << " of " << kRuns - 1 << ", " << others << " others");
       // A deviation below the mean is met by chance as well, and hides a change that soon follows.
-      // Of keys ten times as long the first variances are further above `var_floor`: more is missed.
+      // Of keys ten times as long the first variances are further above `var_floor`: more is
+      // missed.
       CHECK(found >= (grown ? kRuns / 2 : kRuns - 4));
       CHECK(others < kRuns);
     }
