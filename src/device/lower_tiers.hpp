@@ -164,11 +164,11 @@ class LowerTiers {
   PinnedBuffer fetched_;   // [per_layer_ * most_recalled_, slot_bytes]
   PinnedBuffer pointers_;  // [per_layer_ * most_recalled_] entries of `blocks`
   PinnedBuffer runs_;      // [2 * per_layer_ * most_recalled_] copies of the two, then their number
-  std::int64_t n_fetched_ = 0, n_pointers_ = 0;     // of the layer that is being fetched
-  std::vector<Layer> of_layers_;                    // [lanes / per_layer_]
-  std::exception_ptr failure_;                      // of a fetch in this step
-  Event brought_;                                   // behind the host's part of the last fetch
-  bool is_bringing_ = false;                        // and it may not have ended
+  std::int64_t n_fetched_ = 0, n_pointers_ = 0;  // of the layer that is being fetched
+  std::vector<Layer> of_layers_;                 // [lanes / per_layer_]
+  std::exception_ptr failure_;                   // of a fetch in this step
+  Event brought_;                                // behind the host's part of the last fetch
+  bool is_bringing_ = false;                     // and it may not have ended
   std::int64_t uncopied_ = -1;  // first lane of a fetch whose copies are not launched; -1: none
   std::vector<std::vector<Slot>> slots_;            // of each lane
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each lane and event; -1: none

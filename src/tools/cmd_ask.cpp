@@ -107,14 +107,17 @@ void run(const AskFlags& flags) {
   if (reread.count > 0) {
     const auto start = std::chrono::steady_clock::now();
     PassageFinder finder(engine->shared_model());
-    finder.read(*memory, memory->token_ids(0, memory->tokens()));
+    finder.set_encoder(flags.encoder.encoder());
+    ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
+    finder.read(*memory, memory->token_ids(0, memory->tokens()), bar.callback());
     passages = finder.find(flags.prompt, reread);
     find_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   const AskPrompt prompt = ask_prompt(flags, tokenizer, passages);
   const auto prompt_tokens = static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
   engine->attach(memory, memory->tokens() + prompt_tokens + options.max_new);
-  if (const auto reader = flags.encoder.open(*engine)) {
+  // it finds the passages, or the events that are recalled
+  if (const auto reader = reread.count > 0 ? nullptr : flags.encoder.open(*engine)) {
     reader->attach(*engine);
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
   }
@@ -190,7 +193,7 @@ void add_ask(Command& app) {
   flags->model.add_to(sub, false);
   sub.option("--memory-dir", flags->dir, "Folder of the memory").required();
   sub.option("--prompt", flags->prompt, "The question").required();
-  flags->encoder.add_to(sub);
+  flags->encoder.add_to(sub, "Passages to read again are found, or without them events recalled,");
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->grammar.add_to(sub);
