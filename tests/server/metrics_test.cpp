@@ -196,7 +196,7 @@ TEST_CASE("metrics: a server answers before its model is loaded") {
   std::thread listener([&] { http.listen(); });
   const auto client = [&] {
     httplib::Client one("127.0.0.1", port);
-    one.set_read_timeout(60);
+    one.set_read_timeout(kPatience);
     one.set_default_headers({{"Authorization", "Bearer secret"}});
     return one;
   };

@@ -631,7 +631,7 @@ TEST_CASE("serve: the program answers, and ends with success at SIGTERM") {
     int status = -1;
     if (started) {
       httplib::Client client("127.0.0.1", port());
-      client.set_read_timeout(60);
+      client.set_read_timeout(kPatience);
       const auto response = client.Post("/v1/completions", kShort.dump(), "application/json");
       status = response ? response->status : 0;
     }
