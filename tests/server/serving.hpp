@@ -76,10 +76,10 @@ inline json say(const char* role, const std::string& content) {
   return {{"role", role}, {"content", content}};
 }
 
-/// Waits as long as a loaded machine may need. \return whether it came
-/// What a test waits for something that comes in no time, on a busy machine or under a sanitizer.
+/// What a test waits for something that comes in no time: a busy machine, or a sanitizer.
 constexpr std::chrono::seconds kPatience{300};
 
+/// \return whether it came
 inline bool comes(const std::function<bool()>& done) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
   while (!done()) {
