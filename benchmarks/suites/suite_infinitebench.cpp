@@ -2,6 +2,7 @@
 // infinity-Bench's row of the table of suites.
 #include "data/prompts.hpp"
 #include "episodic/base/error.hpp"
+#include "make/generate.hpp"
 #include "scoring/infinitebench.hpp"
 #include "suite_table.hpp"
 
@@ -60,11 +61,14 @@ const SuiteRow kInfiniteBench{
     .title = "infinity-Bench: tasks of OpenBMB/InfiniteBench, made, run and scored as there",
     .example_task = "passkey",
     .needs_prompts = false,
-    .makes_rows = true,
     .scores_by_length = false,
     .compares_code = false,
     .drops_first_number = true,
     .check_task = [](const std::string& task) { infinitebench_task(task); },
+    .built_in_prompt =
+        [](const std::string& task) {
+          return BuiltInPrompt{own_template(task).text(), "own wording"};
+        },
     .read = [](const std::filesystem::path& path,
                const std::string& task) { return read_infinitebench(path, task); },
     .slots = [](const Example& example,
@@ -80,6 +84,15 @@ const SuiteRow kInfiniteBench{
     .task_score = mean_percent,
     .averages = infinitebench::averages,
     .em_llm_columns = infinitebench::columns,
+    .make = [](const MakeOptions& options, const TokenCounter& count,
+               const RowSink& emit) { make_rows(options, count, emit); },
+    .make_help =
+        "Tasks: passkey, number_string, kv_retrieval, math_find, math_calc, code_run, after the "
+        "official script;\npasskey__long, EM-LLM's construction from rows of passkey in --source. "
+        "With --haystack, pass keys and\nnumbers lie in a text of yours: needles in a haystack, "
+        "over every length and depth named. --tokens bounds\nthe context.\n\nExample:\n  "
+        "infinitebench make --task passkey --model M --tokens 4000,16000 --depth 0,0.5,1 --count 2 "
+        "--out passkey.jsonl",
 };
 
 }  // namespace episodic::suites

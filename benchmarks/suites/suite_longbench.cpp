@@ -69,11 +69,14 @@ const SuiteRow kLongBench{
     .title = "LongBench: tasks of THUDM/LongBench, run and scored as there",
     .example_task = "qasper",
     .needs_prompts = true,
-    .makes_rows = false,
     .scores_by_length = true,
     .compares_code = true,
     .drops_first_number = false,
     .check_task = [](const std::string& task) { longbench_task(task); },
+    .built_in_prompt =
+        [](const std::string& task) {
+          return BuiltInPrompt{own_template(task).text(), "own wording"};
+        },
     .read = [](const std::filesystem::path& path,
                const std::string&) { return read_longbench(path); },
     .slots = [](const Example& example, const std::string&) { return longbench_slots(example); },
@@ -84,6 +87,8 @@ const SuiteRow kLongBench{
     .task_score = [](const std::vector<double>& scores) { return task_score(scores); },
     .averages = longbench::averages,
     .em_llm_columns = longbench::columns,
+    .make = nullptr,
+    .make_help = "",
 };
 
 }  // namespace episodic::suites

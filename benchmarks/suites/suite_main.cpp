@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   const SuiteRow& row = *suite_named(EPISODIC_SUITE);
   episodic::tools::CommandLine app{row.title, row.name};
   app.require_subcommand();
-  if (row.makes_rows) add_make(app);
+  if (row.make != nullptr) add_make(app, row.suite);
   add_run(app, row.suite);
   add_score(app, row.suite);
   add_average(app, row.suite);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// A suite is a row of a table: its name, tasks, loader, prompts, scorer and averages. A new one is
-/// a file beside suite_longbench.cpp, a value of `Suite` (data/suite.hpp), a line in
-/// suite_table.cpp and its name in CMakeLists.txt, which makes its program.
+/// A suite is a row of a table: its name, tasks, loader, prompts, scorer, averages and the maker of
+/// its rows. A new one is a file beside suite_longbench.cpp, a value of `Suite` (data/suite.hpp), a
+/// line in suite_table.cpp and its name in CMakeLists.txt, which makes its program.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +15,7 @@
 
 #include "data/suite.hpp"
 #include "episodic/base/error.hpp"
+#include "make/row_maker.hpp"
 #include "run/score_file.hpp"
 
 namespace episodic::suites {
@@ -42,10 +43,12 @@ struct SuiteRow {
   const char* title;         ///< what the program says of itself
   const char* example_task;  ///< of the program's help
   bool needs_prompts;        ///< the example task has no built-in prompt
-  bool makes_rows;           ///< some tasks are generated here: the program has `make`
   bool scores_by_length, compares_code, drops_first_number;  ///< flags of `score`
   /// \throws ConfigError listing the suite's tasks
   void (*check_task)(const std::string& task);
+  /// The wording of a task where no file of prompts is named.
+  /// \throws ConfigError for a task that needs one, which says where it is
+  BuiltInPrompt (*built_in_prompt)(const std::string& task);
   std::vector<Example> (*read)(const std::filesystem::path& path, const std::string& task);
   std::map<std::string, std::string> (*slots)(const Example& example, const std::string& task);
   std::int64_t (*max_new)(const std::string& task, Limits limits);
@@ -57,9 +60,13 @@ struct SuiteRow {
   /// Adds the published averages over tasks. \param scores percent by task
   void (*averages)(const std::map<std::string, double>& scores, Json& result);
   std::vector<EmLlmColumn> (*em_llm_columns)();  ///< null: none
+  /// Rows of a generated task; null: none is, and the program has no `make`.
+  void (*make)(const MakeOptions& options, const TokenCounter& count, const RowSink& emit);
+  const char* make_help;
 };
 
-extern const SuiteRow kLongBench, kInfiniteBench;
+extern const SuiteRow kLongBench, kInfiniteBench, kRuler, kBabiLong, kNeedles, kLongBenchV2,
+    kLongMemEval;
 
 std::span<const SuiteRow* const> suite_table();
 const SuiteRow& row_of(Suite suite);
@@ -86,5 +93,15 @@ auto naming(const ScoreOptions& options, const Prediction& p, F&& score) {
 double mean_percent(const std::vector<double>& scores);
 /// JSON has no NaN.
 Json number_or_null(double value);
+/// The published average over a suite's tasks is their plain mean: {"average", "missing"}.
+void plain_average(std::span<const std::string_view> tasks,
+                   const std::map<std::string, double>& scores, Json& result);
+/// Fails for a task that is none of them, listing them. \throws ConfigError
+void check_listed(const char* suite, std::span<const std::string_view> tasks,
+                  const std::string& task);
+/// A detail of a prediction that is a text: of its data, else of its row; empty if neither has it.
+std::string detail(const Prediction& p, const char* name);
+/// Means in percent of the predictions with each value of a detail, and how many those are.
+Json scores_by(const char* name, const Predictions& predictions, const std::vector<double>& scores);
 
 }  // namespace episodic::suites

@@ -541,3 +541,196 @@ TEST_CASE("suites: wrong usage of the report is one line as elsewhere") {
     CHECK(run.err.starts_with(says));
   }
 }
+
+namespace {
+
+/// A suite of which nothing is downloaded: its rows are made or written here.
+struct FieldSuite {
+  const char *program, *task;
+  std::string make;  ///< arguments; empty: `rows` is the file
+  std::string rows;
+};
+
+std::vector<FieldSuite> field_suites(const Scratch& s) {
+  std::string book;
+  for (int i = 0; i < 300; ++i)
+    book +=
+        "The miller number " + std::to_string(i) + " of this long valley ground his corn alone. ";
+  put(s / "book.txt", book);
+  const std::string hay = " --haystack " + path(s, "book.txt");
+  Json choices{{"_id", "a"},           {"domain", "d"},     {"sub_domain", "s"},
+               {"difficulty", "easy"}, {"length", "short"}, {"question", "Which miller?"},
+               {"choice_A", "one"},    {"choice_B", "two"}, {"choice_C", "three"},
+               {"choice_D", "four"},   {"answer", "A"},     {"context", book.substr(0, 4000)}};
+  Json chats{{"question_id", "a"},
+             {"question_type", "single-session-user"},
+             {"question", "Which colour has my bike?"},
+             {"answer", "red"},
+             {"question_date", "2023/05/30"},
+             {"haystack_dates", {"2023/05/20", "2023/05/21"}},
+             {"choices", {"red", "blue"}},
+             {"correct_choice_index", 0}};
+  for (const char* said : {"My bike is red.", "It rains."})
+    chats["haystack_sessions"].push_back(
+        {{{"role", "user"}, {"content", said + book.substr(0, 2000)}},
+         {{"role", "assistant"}, {"content", "I see."}}});
+  return {
+      {"ruler", "niah_multivalue", "--tokens 1200 --count 2" + hay, ""},
+      {"ruler", "vt", "--tokens 1500 --count 1", ""},
+      {"babilong", "qa5", "--tokens 1000 --count 2" + hay, ""},
+      {"needles", "no_shared_word",
+       "--tokens 1000 --count 2 --source " +
+           quoted(EPISODIC_SOURCE_DIR "/benchmarks/find/facts.json") + hay,
+       ""},
+      {"longbench_v2", "longbench_v2", "", Json::array({choices}).dump()},
+      {"longmemeval", "longmemeval", "", Json::array({chats}).dump()},
+      {"longmemeval", "longmemeval_choice", "", Json::array({chats}).dump()},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("suites: every suite is made, run by every method and scored on the shipped model") {
+  const Scratch s;
+  for (const FieldSuite& suite : field_suites(s)) {
+    INFO(suite.program << " " << suite.task);
+    const std::string data = std::string(suite.task) + ".json";
+    const auto run = [&](const std::string& arguments) {
+      const Run r = run_episodic(arguments, kEnv, suite.program);
+      INFO(arguments << "\n" << r.err);
+      CHECK(r.err == "");
+      REQUIRE(r.status == 0);
+      return r;
+    };
+    const std::string task = std::string(" --task ") + suite.task;
+    if (suite.make.empty())
+      put(s / data, suite.rows);
+    else
+      run("make" + task + kModel + " --out " + path(s, data) + " " + suite.make);
+    const std::string out = std::string(suite.task) + ".jsonl";
+    std::string results;
+    for (const char* method :
+         {"episodic", "window", "full", "reread", "truncate", "rag", "rag-s", "infllm"}) {
+      INFO(method);
+      const std::string name(method), preds = name + "-" + out;
+      const bool encodes = name.starts_with("rag");
+      const bool preset = name == "infllm";
+      run("run" + task + " --quiet --limit 1 --data " + path(s, data) + kModel +
+          (encodes ? kEncoder : "") + (preset ? " --preset infllm" : " --method " + name) +
+          (name == "full" || encodes ? " --beyond-window" : "") +
+          (name == "truncate" ? " --max-length 400" : "") + " --out " + path(s, preds));
+      const auto rows = lines(s / preds);
+      REQUIRE(rows.size() == 1);
+      CHECK(rows[0]["new_tokens"].get<int>() >= 1);
+      if (name != "truncate" && !encodes) CHECK(rows[0]["prompt_tokens"].get<int>() > 400);
+      run("score" + task + " --preds " + path(s, preds) + " --json " + path(s, preds + ".score"));
+      const Json score = Json::parse(contents(s / (preds + ".score")));
+      CHECK(score["suite"] == suite.program);
+      CHECK(score["count"] == 1);
+      results += " " + path(s, preds + ".score");
+    }
+    const Run report = run_episodic("--out " + path(s, "report") + " --resamples 100" + results, "",
+                                    "episodic-report");
+    INFO(report.err);
+    CHECK(report.status == 0);
+    CHECK(contents(s / "report/report.md").find(std::string("| ") + suite.task + " |") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("suites: scripts/suites makes, runs and scores the field's generated tasks") {
+  const Scratch s;
+  field_suites(s);  // writes the book
+  const std::string command =
+      "EPISODIC_BUILD_DIR=" + quoted(EPISODIC_BINARY_DIR) + " " +
+      quoted(EPISODIC_SOURCE_DIR "/scripts/suites") +
+      " --tasks '' --threads 1 --methods window,reread --lengths 1200 --count "
+      "1 --field ruler:niah_single_1,babilong:qa1,needles:other_words "
+      "--haystack " +
+      path(s, "book.txt") + " --out " + path(s, "out");
+  for (int call = 0; call < 2; ++call) {  // the second goes on where the first stopped
+    const Run run = shell(command);
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    CHECK(std::distance(fs::directory_iterator(s / "out/scores"), {}) == 6);
+  }
+  const std::string report = contents(s / "out/report.md");
+  for (const char* task : {"niah_single_1", "qa1", "other_words"})
+    CHECK(report.find(std::string("| ") + task + " |") != std::string::npos);
+}
+
+TEST_CASE("suites: files of the field's suites that are broken are one line that names the field") {
+  const Scratch s;
+  struct Bad {
+    const char *program, *task, *rows, *says;
+  };
+  for (const Bad& bad :
+       {Bad{"ruler", "vt", "{\"index\": 0, \"input\": 3}",
+            "data.json:1: \"input\" must be a string"},
+        {"babilong", "qa1", R"([{"input": "a", "question": "b")", "data.json: the list ends"},
+        {"needles", "same_words", R"({"id": 1, "context": "c"})", "the field \"question\""},
+        {"longbench_v2", "longbench_v2", R"([{"_id": "a", "context": 1}])", "entry 1: \"context\""},
+        {"longmemeval", "longmemeval", R"([{"question_id": "a", "haystack_sessions": 1}])",
+         "data.json: entry 1"}}) {
+    put(s / "data.json", bad.rows);
+    const Run run = run_episodic(std::string("run --task ") + bad.task + " --quiet --data " +
+                                     path(s, "data.json") + kModel + " --out " + path(s, "o.jsonl"),
+                                 kEnv, bad.program);
+    INFO(bad.program << "\n" << run.err);
+    CHECK(run.status == 1);
+    CHECK(one_line(run.err));
+    CHECK(run.err.find(bad.says) != std::string::npos);
+    CHECK_FALSE(fs::exists(s / "o.jsonl"));
+  }
+  for (const char* program : {"ruler", "babilong", "needles"})
+    for (const char* sub : {"make", "run", "score"})
+      CHECK(run_episodic(std::string(sub) + " --help", "", program).status == 0);
+  // what EM-LLM's program never ran has no limits and no scorer of its own
+  put(s / "data.json", R"([{"input": "a", "question": "Where is Mary?", "target": "office"}])");
+  put(s / "preds.jsonl", R"({"id": 0, "pred": "office", "answer": "office"})");
+  const std::string named = " --task qa1 --quiet --data " + path(s, "data.json");
+  for (const std::string& arguments :
+       {"run --limits em-llm" + named + kModel + " --out " + path(s, "o.jsonl"),
+        "score --scorer em-llm" + named + " --preds " + path(s, "preds.jsonl")}) {
+    const Run run = run_episodic(arguments, kEnv, "babilong");
+    INFO(run.err);
+    CHECK(run.status == 1);
+    CHECK(run.err.find("em-llm: EM-LLM's program does not") != std::string::npos);
+  }
+  for (const char* program : {"longbench_v2", "longmemeval"})
+    CHECK(run_episodic("make --task x --tokens 9", "", program).status == 2);
+}
+
+TEST_CASE("suites: an answer's first words follow the chat format, as RULER has them") {
+  const Scratch s;
+  fs::copy(EPISODIC_SOURCE_DIR "/models/recall-2m6", s / "model", fs::copy_options::recursive);
+  Json config = Json::parse(contents(s / "model/tokenizer_config.json"));
+  config["chat_template"] =
+      "{{ bos_token }}User: {{ messages[0]['content'] }}\n{% if add_generation_prompt %}Model:"
+      "{% endif %}";
+  put(s / "model/tokenizer_config.json", config.dump());
+  const auto tokens = [&](const std::string& reply_start, const std::string& more) {
+    const Json row{{"id", 0},
+                   {"head", "Read this.\n"},
+                   {"context", "The grass is green."},
+                   {"question", "\nWhat is green?"},
+                   {"answer_prefix", reply_start},
+                   {"outputs", {"grass"}}};
+    put(s / "rows.jsonl", row.dump() + "\n");
+    fs::remove(s / "o.jsonl");
+    const Run run =
+        run_episodic("run --task vt --quiet --data " + path(s, "rows.jsonl") + " --model " +
+                         path(s, "model") + " --out " + path(s, "o.jsonl") + more,
+                     kEnv, "ruler");
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    return lines(s / "o.jsonl").at(0)["prompt_tokens"].get<int>();
+  };
+  const std::string start = " The answer is";
+  // as many tokens more behind the chat format as behind the question
+  const int chat = tokens(start, "") - tokens("", ""),
+            raw = tokens(start, " --raw") - tokens("", " --raw");
+  CHECK(chat > 0);
+  CHECK(chat == raw);
+  CHECK(tokens("", "") > tokens("", " --raw"));
+}

@@ -29,31 +29,35 @@ Json choice_gold(const Row& row, const Json& answer, const std::vector<std::stri
   return {one, std::string(1, kLetters[static_cast<std::size_t>(found - options.begin())])};
 }
 
+/// The first of the fields that the row has.
+std::string_view first_of(const Row& row, std::initializer_list<std::string_view> fields,
+                          std::string_view otherwise) {
+  for (const std::string_view field : fields)
+    if (row.has(field)) return field;
+  return otherwise;
+}
+
+}  // namespace
+
 const Json& or_null(const Json* found) {
   static const Json none;
   return found ? *found : none;
 }
 
-/// Rows of data, each with an id of its own: predictions are told apart by them.
-class DataRows {
- public:
-  DataRows(const std::filesystem::path& path, std::string_view id) : rows_(read_rows(path)) {
-    if (rows_.empty())
-      throw FileError(fmt::format("{}: holds no example; download or make it anew", path.string()));
-    std::unordered_map<std::string, std::int64_t> lines;
-    for (const Row& row : rows_)
-      if (const auto [first, added] = lines.emplace(row.id(id), row.line()); !added)
-        row.fail(fmt::format("the {} \"{}\" stands in line {} too; give each row one of its own",
-                             id, printable(first->first), first->second));
+DataRows::DataRows(const std::filesystem::path& path, std::string_view id)
+    : rows_(read_rows(path)) {
+  if (rows_.empty())
+    throw FileError(fmt::format("{}: holds no example; download or make it anew", path.string()));
+  const bool have =
+      std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.has(id); });
+  std::unordered_map<std::string, const Row*> places;
+  for (const Row& row : rows_) {
+    ids_.push_back(have ? row.id(id) : std::to_string(ids_.size()));
+    if (const auto [first, added] = places.emplace(ids_.back(), &row); !added)
+      row.fail(fmt::format("the {} \"{}\" stands in {} too; give each row one of its own", id,
+                           printable(first->first), first->second->place()));
   }
-  auto begin() const { return rows_.begin(); }
-  auto end() const { return rows_.end(); }
-
- private:
-  std::vector<Row> rows_;
-};
-
-}  // namespace
+}
 
 std::vector<Example> read_longbench(const std::filesystem::path& path) {
   std::vector<Example> all;
@@ -99,18 +103,20 @@ Predictions read_predictions(const std::filesystem::path& path, const std::vecto
   std::unordered_set<std::string> seen;
   for (const Row& row : read_rows(path)) {
     Prediction p;
-    p.text = row.text(row.has("pred") || !row.has("prediction") ? "pred" : "prediction");
-    if (row.has("id"))
-      p.id = row.id("id");
-    else
-      p.id = row.has("_id") ? row.id("_id") : std::to_string(row.line());
-    p.gold = or_null(row.find({"answers", "answer", "ground_truth", "label"}));
+    // LongBench v2's own rows have the letter that was read off the answer in "pred"
+    p.text = row.text(first_of(row, {"response", "pred", "prediction", "hypothesis"}, "pred"));
+    const std::string_view id = first_of(row, {"id", "_id", "question_id", "index"}, "");
+    p.id = id.empty() ? std::to_string(row.number()) : row.id(id);
+    p.gold = or_null(row.find({"answers", "answer", "ground_truth", "outputs", "label"}));
     if (row.has("all_classes")) row.texts("all_classes");
     p.all_classes = or_null(row.find({"all_classes"}));
-    if (row.has("length")) p.length = row.integer("length");
+    p.details = or_null(row.find({"details"}));
+    // a word in LongBench v2
+    if (row.has("length") && !row.at("length").is_string()) p.length = row.integer("length");
     if (p.gold.is_null() && !data)
       row.fail(
-          "no gold answer (\"answers\", \"answer\", \"ground_truth\" or \"label\"); name the "
+          "no gold answer (\"answers\", \"answer\", \"ground_truth\", \"outputs\" or \"label\"); "
+          "name the "
           "task's data with --data");
     p.row = row.object();
     if (seen.insert(p.id).second)
@@ -132,6 +138,7 @@ Predictions read_predictions(const std::filesystem::path& path, const std::vecto
     at.erase(found);
     p.gold = e.gold;
     p.all_classes = e.all_classes;
+    p.details = e.details;
     p.length = e.length;
     ordered.push_back(std::move(p));
   }

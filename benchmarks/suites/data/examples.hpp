@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Examples of both suites' released files, and files of predictions, ours and the published
+/// Examples of the suites' released files, and files of predictions, ours and the published
 /// programs'.
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,7 +25,30 @@ struct Example {
   Json all_classes;                  ///< LongBench: list or null
   std::int64_t length = 0;           ///< LongBench: as the data says; else words of the context
   Json depth, tokens;                ///< of our generators, null elsewhere
+  std::map<std::string, std::string> slots;  ///< of the template, beside those of the suite
+  std::string reply_start;  ///< first words of the answer, which the model goes on with
+  Json details;             ///< object of what else the scorer takes, or null
 };
+
+/// A file's rows, each with an id of its own: predictions are told apart by them.
+class DataRows {
+ public:
+  /// \param id the field that holds it. Where no row has it, a row's id is its place, from 0
+  /// \throws FileError for an id that an earlier row has too, and for a file without a row
+  DataRows(const std::filesystem::path& path, std::string_view id);
+  std::size_t size() const { return rows_.size(); }
+  const Row& operator[](std::size_t i) const { return rows_[i]; }
+  const std::string& id(std::size_t i) const { return ids_[i]; }
+  auto begin() const { return rows_.begin(); }
+  auto end() const { return rows_.end(); }
+
+ private:
+  std::vector<Row> rows_;
+  std::vector<std::string> ids_;
+};
+
+/// What is there, or null.
+const Json& or_null(const Json* found);
 
 /// THUDM/LongBench's files. \throws FileError naming file, line, field; for an id that an earlier
 ///   row has too, and for a file without a row
@@ -39,7 +63,7 @@ struct Prediction {
   std::string id;  ///< its line's number where the file has no ids, as the official LongBench's
   std::string text;
   Json gold;  ///< null if the file does not hold it
-  Json all_classes;
+  Json all_classes, details;
   std::optional<std::int64_t> length;
   Json row;  ///< all of the line
 };
@@ -50,7 +74,8 @@ struct Predictions {
   std::vector<std::string> doubled, missing, unknown;  ///< ids, beside those of the data
 };
 
-/// Fields: `pred` or `prediction`; `answers`, `answer`, `ground_truth` or `label`; `id` or `_id`.
+/// Fields: `pred`, `prediction`, `hypothesis` or `response`; `answers`, `answer`, `ground_truth`,
+/// `outputs` or `label`; `id`, `_id`, `question_id` or `index`.
 /// \param data if given, golds are taken from it and ids compared; ordered as the data is
 /// \throws FileError naming file, line and field; ConfigError if there are neither golds nor data
 Predictions read_predictions(const std::filesystem::path& path,

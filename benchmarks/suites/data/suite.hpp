@@ -13,10 +13,25 @@
 
 namespace episodic::suites {
 
-enum class Suite : std::uint8_t { longbench, infinitebench };
+enum class Suite : std::uint8_t {
+  longbench,
+  infinitebench,
+  ruler,
+  babilong,
+  needles,
+  longbench_v2,
+  longmemeval
+};
 enum class Limits : std::uint8_t { official, em_llm };  ///< whose number of generated tokens
 
 const char* name_of(Suite suite);
+
+/// A task's template, and whose wording it is: "own wording", or "official" and more.
+struct BuiltInPrompt {
+  std::string text, source;
+};
+/// \throws ConfigError for a task that needs a file of prompts
+BuiltInPrompt built_in_prompt(Suite suite, const std::string& task);
 
 /// \throws ConfigError listing the suite's tasks
 void check_task(Suite suite, const std::string& task);

@@ -14,8 +14,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/text/tokenizer.hpp"
-#include "hidden_facts.hpp"
-#include "make/generate.hpp"
+#include "suite_table.hpp"
 
 namespace episodic::suites {
 namespace {
@@ -25,7 +24,7 @@ struct MakeFlags {
   MakeOptions options;
   std::vector<std::int64_t> tokens;
   std::vector<double> depths;
-  std::filesystem::path model, out, haystack, source, json;
+  std::filesystem::path model, out, json;
 };
 
 /// Rows go to a file beside OUT that takes its name when all are written: a row may be 40 MB, and
@@ -66,82 +65,49 @@ class RowWriter {
   bool finished_ = false;
 };
 
-Haystack haystack_of(const std::filesystem::path& file) {
-  Haystack haystack;
-  for (const std::string& piece : tools::open_book(file).pieces)
-    haystack.lines.push_back(piece + "\n");
-  return haystack;
-}
-
-/// EM-LLM's construction, of every row of a passkey file.
-void stretch_all(const MakeFlags& flags, const TokenCounter& count, RowWriter& out) {
-  if (flags.source.empty())
-    throw ConfigError("--source: passkey__long needs a file of passkey rows to stretch");
-  for (const std::int64_t tokens : flags.tokens)
-    for (const Row& row : read_rows(flags.source)) {
-      Json longer;
-      try {
-        row.text("context");
-        row.at("answer");
-        longer = stretch_passkey(row.object(), tokens / 1000);
-      } catch (const DataError& e) {
-        row.fail(e.what());
-      }
-      longer["tokens"] = count(longer["context"].get_ref<const std::string&>());
-      out.write(std::move(longer));
-    }
-}
-
-void make_all(const MakeFlags& flags, const TokenCounter& count, RowWriter& out) {
+void make_all(const MakeFlags& flags, const SuiteRow& suite, const TokenCounter& count,
+              RowWriter& out) {
   MakeOptions options = flags.options;
-  if (!flags.haystack.empty()) options.haystack = haystack_of(flags.haystack);
   std::vector<double> depths = flags.depths;
-  if (depths.empty()) depths.push_back(-1);  // spread over the rows
+  if (depths.empty()) depths.push_back(-1);  // as the suite spreads them
   for (const std::int64_t tokens : flags.tokens)
     for (const double depth : depths) {
       options.tokens = tokens;
       options.depth = depth;
-      make_rows(options, count, [&](Json row) { out.write(std::move(row)); });
+      suite.make(options, count, [&](Json row) { out.write(std::move(row)); });
       ++options.seed;  // other values in every cell
     }
 }
 
-void run(const MakeFlags& flags) {
+void run(const MakeFlags& flags, const SuiteRow& suite) {
   flags.common.apply();
   const auto tokenizer = load_model_tokenizer(flags.model);
   const TokenCounter count = [&](const std::string& text) {
     return static_cast<std::int64_t>(tokenizer->encode(text, false).size());
   };
   RowWriter out(flags.out);
-  if (flags.options.task == "passkey__long")
-    stretch_all(flags, count, out);
-  else
-    make_all(flags, count, out);
+  make_all(flags, suite, count, out);
   Json json{{"task", flags.options.task}};
   json.update(out.finish());
   if (flags.json == "-") return tools::write_json({}, json);
   if (!flags.json.empty()) tools::write_json(flags.json, json);
-  std::fputs(
-      fmt::format("{} rows with {} to {} tokens of context: {}\n", json["rows"].get<std::int64_t>(),
-                  json["tokens"]["min"].get<std::int64_t>(),
-                  json["tokens"]["max"].get<std::int64_t>(), flags.out.string())
-          .c_str(),
-      stdout);
+  std::fputs(fmt::format("{} rows with {} to {} tokens: {}\n", json["rows"].get<std::int64_t>(),
+                         json["tokens"]["min"].get<std::int64_t>(),
+                         json["tokens"]["max"].get<std::int64_t>(), flags.out.string())
+                 .c_str(),
+             stdout);
 }
 
 }  // namespace
 
-void add_make(tools::Command& app) {
+void add_make(tools::Command& app, Suite of) {
   auto flags = std::make_shared<MakeFlags>();
+  const SuiteRow& suite = row_of(of);
   tools::Command sub = app.subcommand("make", "Make rows of a generated task");
-  sub.footer(
-      "Tasks: passkey, number_string, kv_retrieval, math_find, math_calc, code_run, after the "
-      "official script;\npasskey__long, EM-LLM's construction from rows of --source. With "
-      "--haystack, pass keys and numbers lie in\na text of yours: needles in a haystack, over "
-      "every length and depth named.\n\nExample:\n  infinitebench make --task passkey --model M "
-      "--tokens 4000,16000 --depth 0,0.5,1 --count 2 --out passkey.jsonl");
+  sub.footer(suite.make_help);
   sub.option("--task", flags->options.task, "Name of the task").required();
-  sub.option("--tokens", flags->tokens, "Tokens of the context, at most; several by commas")
+  sub.option("--tokens", flags->tokens,
+             "Tokens at most, of the context or as the suite counts; several by commas")
       .required()
       .separated_by(',')
       .positive();
@@ -156,12 +122,12 @@ void add_make(tools::Command& app) {
       "of\nindependent files lie further apart than there are combinations");
   sub.option("--model", flags->model, "Model directory: its tokenizer counts").required();
   sub.option("--out", flags->out, "File of rows").required();
-  sub.option("--haystack", flags->haystack,
-             "Text file that passkey and number_string are hidden in");
-  sub.option("--source", flags->source, "passkey__long: rows of passkey to stretch");
+  sub.option("--haystack", flags->options.haystack_file,
+             "Text file that what is asked for is hidden in");
+  sub.option("--source", flags->options.source, "File that a task is made from");
   sub.option("--json", flags->json, "What was made as JSON; - is stdout");
   flags->common.add_to(sub, false);
-  sub.action([flags] { run(*flags); });
+  sub.action([flags, &suite] { run(*flags, suite); });
 }
 
 }  // namespace episodic::suites

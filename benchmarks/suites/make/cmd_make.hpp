@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `infinitebench make`: rows of the generated tasks.
+// `make`: rows of a suite's generated tasks.
 
+#include "data/suite.hpp"
 #include "flags.hpp"
 
 namespace episodic::suites {
 
-void add_make(tools::Command& app);
+void add_make(tools::Command& app, Suite suite);
 
 }  // namespace episodic::suites

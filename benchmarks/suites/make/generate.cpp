@@ -81,15 +81,11 @@ Json extreme_of(std::vector<std::int64_t> numbers, Extreme kind) {
 
 // -- a task's rows of n units --
 
-/// How a task is made of n units: noise lines, pairs, numbers, operations or functions.
-class Generator {
+/// A task of infinity-Bench.
+class Generator : public RowMaker {
  public:
-  explicit Generator(const MakeOptions& options) : options_(options) {}
-  virtual ~Generator() = default;
-  virtual std::int64_t smallest() const = 0;
-  virtual bool has_depth() const { return true; }
-  /// \param index of the row
-  virtual Json row(Draw& draw, std::int64_t units, std::int64_t index) const = 0;
+  using RowMaker::RowMaker;
+  bool fills_each() const override { return false; }  // units are alike
 
  protected:
   /// Depth asked for, or that of the row where they are spread evenly.
@@ -99,7 +95,6 @@ class Generator {
                ? 0.5
                : static_cast<double>(index) / static_cast<double>(options_.count - 1);
   }
-  const MakeOptions& options_;
 };
 
 class NeedleGenerator final : public Generator {
@@ -167,7 +162,7 @@ class CodeGenerator final : public Generator {
   }
 };
 
-std::unique_ptr<Generator> generator_of(const MakeOptions& options) {
+std::unique_ptr<RowMaker> generator_of(const MakeOptions& options) {
   const std::string& task = options.task;
   if (task == "passkey" || task == "number_string")
     return std::make_unique<NeedleGenerator>(options, task == "number_string");
@@ -181,34 +176,31 @@ std::unique_ptr<Generator> generator_of(const MakeOptions& options) {
                   task));
 }
 
-/// Most units whose context has at most `tokens`, 0 if there are none: by the slope between two
-/// lengths, then step by step. Encoding ten million tokens takes long, so few lengths are tried.
-std::int64_t fit_units(const std::function<std::int64_t(std::int64_t)>& tokens_of,
-                       std::int64_t smallest, std::int64_t tokens) {
-  const std::int64_t first = tokens_of(smallest);
-  if (first > tokens) return 0;
-  const double slope = std::max(0.1, static_cast<double>(tokens_of(smallest + 64) - first) / 64);
-  std::int64_t units = smallest, found = first;
-  for (int tries = 0; tries < 6; ++tries) {
-    const auto more =
-        static_cast<std::int64_t>(std::floor(static_cast<double>(tokens - found) / slope));
-    if (more == 0) break;
-    units = std::max(smallest, units + more);
-    found = tokens_of(units);
+Haystack haystack_of(const std::filesystem::path& file) {
+  Haystack haystack;
+  for (const std::string& piece : sentences_of(file)) haystack.lines.push_back(piece + "\n");
+  return haystack;
+}
+
+/// EM-LLM's construction, of every row of a passkey file.
+void stretch_rows(const MakeOptions& options, const TokenCounter& count, const RowSink& emit) {
+  if (options.source.empty())
+    throw ConfigError("--source: passkey__long needs a file of passkey rows to stretch");
+  for (const Row& row : read_rows(options.source)) {
+    Json longer;
+    try {
+      row.text("context");
+      row.at("answer");
+      longer = stretch_passkey(row.object(), options.tokens / 1000);
+    } catch (const DataError& e) {
+      row.fail(e.what());
+    }
+    longer["tokens"] = count(longer["context"].get_ref<const std::string&>());
+    emit(std::move(longer));
   }
-  while (units > smallest && found > tokens) found = tokens_of(--units);
-  return units;
 }
 
 }  // namespace
-
-std::int64_t Draw::between(std::int64_t low, std::int64_t high) {
-  const auto n = static_cast<std::uint64_t>(high - low) + 1;
-  const std::uint64_t most = std::mt19937_64::max() - std::mt19937_64::max() % n;
-  std::uint64_t drawn = engine_();
-  while (drawn >= most) drawn = engine_();
-  return low + static_cast<std::int64_t>(drawn % n);
-}
 
 std::string random_pass_key(Draw& draw) {
   std::string key;
@@ -411,42 +403,11 @@ Json stretch_passkey(const Json& row, std::int64_t thousand_tokens) {
   return out;
 }
 
-void make_rows(const MakeOptions& options, const TokenCounter& count_tokens,
-               const std::function<void(Json)>& emit) {
-  const std::unique_ptr<Generator> generator = generator_of(options);
-  if (options.depth >= 0 && !generator->has_depth())
-    throw ConfigError(
-        fmt::format("--depth: the task {} has no place in the text to choose", options.task));
-  const auto tokens_of = [&](const Json& row) {
-    return count_tokens(row.at("context").get_ref<const std::string&>());
-  };
-  const std::int64_t smallest = generator->smallest();
-  const std::int64_t units = fit_units(
-      [&](std::int64_t n) {
-        Draw draw(options.seed);
-        return tokens_of(generator->row(draw, n, 0));
-      },
-      smallest, options.tokens);
-  if (units == 0)
-    throw ConfigError(fmt::format("--tokens {}: too few for the smallest context of task {}",
-                                  options.tokens, options.task));
-  Draw draw(options.seed);
-  for (std::int64_t i = 0; i < options.count; ++i) {
-    // Rows of one length differ by a few tokens; one that is too long loses a unit.
-    Json row;
-    std::int64_t tokens = 0;
-    for (std::int64_t n = units; n >= smallest; --n) {
-      Draw here = draw;
-      row = generator->row(here, n, i);
-      tokens = tokens_of(row);
-      if (tokens > options.tokens && n > smallest) continue;
-      draw = here;
-      break;
-    }
-    row["id"] = i;
-    row["tokens"] = tokens;
-    emit(std::move(row));
-  }
+void make_rows(const MakeOptions& options, const TokenCounter& count_tokens, const RowSink& emit) {
+  if (options.task == "passkey__long") return stretch_rows(options, count_tokens, emit);
+  MakeOptions made = options;
+  if (!options.haystack_file.empty()) made.haystack = haystack_of(options.haystack_file);
+  make_rows(*generator_of(made), made, count_tokens, emit);
 }
 
 }  // namespace episodic::suites

@@ -6,34 +6,14 @@
 /// from it are apart, so that the building can be compared with rows made elsewhere.
 
 #include <cstdint>
-#include <functional>
-#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "data/jsonl.hpp"
+#include "make/row_maker.hpp"
 
 namespace episodic::suites {
-
-/// Random numbers that are the same with every standard library.
-class Draw {
- public:
-  explicit Draw(std::uint64_t seed) : engine_(seed) {}
-  /// Uniform in [low, high].
-  std::int64_t between(std::int64_t low, std::int64_t high);
-  bool coin() { return between(0, 1) == 1; }
-  template <class T>
-  void shuffle(std::vector<T>& values) {
-    for (auto i = static_cast<std::int64_t>(values.size()); i > 1; --i)
-      std::swap(values[static_cast<std::size_t>(i - 1)],
-                values[static_cast<std::size_t>(between(0, i - 1))]);
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 // -- what is drawn --
 
@@ -84,12 +64,6 @@ Program random_program(Draw& draw, std::int64_t depth, std::int64_t n);
 
 // -- rows {id, context, input, answer, options} --
 
-/// What a needle is hidden in: lines that are repeated as often as needed.
-struct Haystack {
-  std::vector<std::string> lines;  ///< each with its end
-  /// The suites' own: five sentences about grass and sky, 19 words.
-  static Haystack noise();
-};
 /// \param lines of the haystack in all \param before of them before the needle
 Json passkey_row(const Haystack& haystack, std::int64_t lines, std::int64_t before,
                  const std::string& key);
@@ -108,23 +82,9 @@ Json stretch_passkey(const Json& row, std::int64_t thousand_tokens);
 
 // -- rows of a length in tokens --
 
-/// Number of tokens of a text.
-using TokenCounter = std::function<std::int64_t(const std::string&)>;
-
-struct MakeOptions {
-  std::string task;
-  std::int64_t tokens = 0;  ///< of the context, at most
-  double depth = -1;        ///< 0 to 1; negative: spread over the rows
-  std::int64_t count = 1;
-  std::uint64_t seed = 1;
-  Haystack haystack = Haystack::noise();  ///< of passkey and number_string
-};
-
-/// `count` rows, each with `tokens` of its context and, where the task has one, its `depth`.
-/// \param emit takes them one by one
-/// \throws ConfigError naming the flag: a task that is not generated, a length below the task's
-///   smallest, a depth for a task that has none
-void make_rows(const MakeOptions& options, const TokenCounter& count_tokens,
-               const std::function<void(Json)>& emit);
+/// `count` rows of a generated task, each with its `depth` where it has one. `tokens` bounds the
+/// context. passkey__long stretches the rows of `source`.
+/// \throws ConfigError as the other, and for a task that is not generated
+void make_rows(const MakeOptions& options, const TokenCounter& count_tokens, const RowSink& emit);
 
 }  // namespace episodic::suites

@@ -71,13 +71,15 @@ PromptIds PromptWriter::write(const Example& example) const {
     text = format_.chat->render({&message, 1});
     question = from_question(text, question);
   }
+  text += example.reply_start;
+  const std::string asked = std::string(question) + example.reply_start;
   PromptIds out;
   // a chat format holds the special tokens' texts itself
   out.ids = tokenizer_.encode(text, format_.chat == nullptr);
   if (out.ids.empty()) return out;
   out.question = out.ids.size() - 1;
   if (format_.question_step && format_.keep_tokens == 0)
-    if (const std::size_t n = common_end(out.ids, tokenizer_.encode(question, false)); n > 0)
+    if (const std::size_t n = common_end(out.ids, tokenizer_.encode(asked, false)); n > 0)
       out.question = out.ids.size() - n;
   return out;
 }

@@ -30,6 +30,7 @@
 #include "run/fingerprint.hpp"
 #include "run/prompt_writer.hpp"
 #include "run/retriever.hpp"
+#include "suite_table.hpp"
 #include "support/environment.hpp"
 
 namespace episodic::suites {
@@ -261,6 +262,7 @@ class Answerer {
              {"finish", name_of(answer.finish)},
              {"seconds", {{"read", read_seconds}, {"answer", answer.seconds}}},
              {"peak_resident_bytes", tools::peak_resident_bytes()}};
+    if (!example.details.is_null()) row["details"] = example.details;
     if (retriever_) row["retrieval"] = retrieval;
     if (options_.method == "reread") row["passages"] = std::move(passages);
     if (retriever_ || text_reader_ || options_.method == "reread")
@@ -421,6 +423,10 @@ class Answerer {
 Json settings_of(const RunOptions& options, const MemoryConfig& config, const Template& prompt,
                  const SentenceEncoder* encoder, std::int64_t examples) {
   const std::string published = prompt.published_as(options.task);
+  const std::string source = options.prompts.empty()
+                                 ? built_in_prompt(options.suite, options.task).source
+                             : published.empty() ? "the file's own"
+                                                 : published;
   Json json{{"suite", name_of(options.suite)},
             {"task", options.task},
             {"data", options.data.filename().string()},
@@ -432,11 +438,9 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
             {"preset", options.preset.empty() ? Json() : Json(options.preset)},
             {"memory", has_memory_settings(options.method) ? tools::settings_json(config) : Json()},
             {"prompt",
-             {{"source", options.prompts.empty() ? "own wording"
-                         : published.empty()     ? "the file's own"
-                                                 : published},
+             {{"source", source},
               {"sha256", prompt.sha256()},
-              {"official", published.starts_with("official")},
+              {"official", source.starts_with("official")},
               {"chat_format", in_model_format(options)}}},
             {"limits", options.limits == Limits::official ? "official" : "em-llm"},
             {"max_new", max_new_of(options.suite, options.task, options.limits)},
@@ -497,6 +501,9 @@ std::string methods() {
 Json run_task(const RunOptions& options) {
   check_task(options.suite, options.task);
   check_method(options);
+  if (options.limits == Limits::em_llm && row_of(options.suite).em_llm_columns == nullptr)
+    throw ConfigError(fmt::format("--limits em-llm: EM-LLM's program does not run {}; leave it out",
+                                  name_of(options.suite)));
   options.common.apply();
   MemoryConfig config;
   if (has_memory_settings(options.method)) config = memory_of(options);
@@ -504,9 +511,10 @@ Json run_task(const RunOptions& options) {
   // a chunk of words may be longer than the texts that encoders are cut at by default
   if (!options.encoder.empty())
     encoder = SentenceEncoder::open(options.encoder, SentenceEncoder::kAllPositions);
-  const Template prompt = options.prompts.empty()
-                              ? own_template(options.task)
-                              : load_template(options.prompts, options.prompt_family, options.task);
+  const Template prompt =
+      options.prompts.empty()
+          ? Template(built_in_prompt(options.suite, options.task).text, "built-in prompt")
+          : load_template(options.prompts, options.prompt_family, options.task);
   std::vector<Example> examples = read_examples(options.suite, options.data, options.task);
   if (options.limit > 0 && options.limit < static_cast<std::int64_t>(examples.size()))
     examples.resize(static_cast<std::size_t>(options.limit));

@@ -84,6 +84,10 @@ Json cost_of(const Predictions& predictions) {
 
 Json score_file(const ScoreOptions& options) {
   check_task(options.suite, options.task);
+  const SuiteRow& suite = row_of(options.suite);
+  if (options.scorer == Scorer::em_llm && suite.em_llm_columns == nullptr)
+    throw ConfigError(fmt::format(
+        "--scorer em-llm: EM-LLM's program does not score {}; leave it out", suite.name));
   std::vector<Example> data;
   if (!options.data.empty()) data = read_examples(options.suite, options.data, options.task);
   const Predictions predictions =
@@ -91,7 +95,6 @@ Json score_file(const ScoreOptions& options) {
   if (predictions.kept.empty())
     throw FileError(fmt::format("{}: holds no prediction{}", options.preds.string(),
                                 data.empty() ? "" : " of the data's ids"));
-  const SuiteRow& suite = row_of(options.suite);
   const Scores scores = suite.scores(options, predictions);
   const double score = suite.task_score(scores.each);
   Json result{{"suite", name_of(options.suite)},
@@ -145,9 +148,15 @@ std::string score_text(const Json& r) {
       {"undefined", "make the published program fail; scored 0"},
       {"cut",
        "scored 0 and were cut at the task's limit of generated tokens: the answer may have been "
-       "still to come; `run --limits em-llm` allows more, `run --raw` has no chat format"}};
+       "still to come"}};
+  const SuiteRow* suite = suite_named(r["suite"].get<std::string>());
+  const char* remedy = suite != nullptr && suite->em_llm_columns != nullptr
+                           ? "; `run --limits em-llm` allows more, `run --raw` has no chat format"
+                           : "; `run --raw` has no chat format";
   for (const auto& [key, what] : notes)
-    if (!r[key].empty()) text += fmt::format("  {} {}\n", r[key].size(), what);
+    if (!r[key].empty())
+      text += fmt::format("  {} {}{}\n", r[key].size(), what,
+                          std::string_view(key) == "cut" ? remedy : "");
   return text;
 }
 
