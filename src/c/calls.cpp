@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/memory_settings.hpp"
 
 namespace episodic::c {
 namespace {
@@ -87,6 +88,14 @@ void copy_events(const EventTable& events, std::int64_t first, episodic_range* t
     const TokenRange& e = events[first + static_cast<std::int64_t>(i)];
     to[i] = {e.start, e.end};
   }
+}
+
+MemoryConfig settings_for(const std::filesystem::path& model, const ModelOptions& options,
+                          const char* changes) {
+  const MemoryConfig base = brings_memory_settings(model)
+                                ? memory_config_of(model)
+                                : default_memory(model_facts(model, options)).config;
+  return changes ? change_memory_config(base, changes, "settings") : base;
 }
 
 ProgressCallback progress_of(episodic_progress progress, void* user) {

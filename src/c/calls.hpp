@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "episodic/base/callbacks.hpp"
 #include "episodic/c/episodic.h"
+#include "episodic/model/open_model.hpp"
 #include "episodic/timeline/event_table.hpp"
 #include "handles.hpp"
 
@@ -78,6 +80,10 @@ void copy_items(std::span<const T> items, T* to, std::size_t capacity, std::size
 /// Copies the events from `first` on that fit.
 void copy_events(const EventTable& events, std::int64_t first, episodic_range* to,
                  std::size_t capacity, std::size_t* n);
+
+/// Settings of a new memory: the model's own, or what suits a model that brings none, with changes.
+MemoryConfig settings_for(const std::filesystem::path& model, const ModelOptions& options,
+                          const char* changes);
 
 ProgressCallback progress_of(episodic_progress progress, void* user);
 

@@ -14,6 +14,7 @@
 #include "episodic/session/recall_notes.hpp"
 #include "episodic/session/sequence.hpp"
 #include "handles.hpp"
+#include "model_layers.hpp"
 
 namespace episodic::c {
 
@@ -36,7 +37,10 @@ struct MemoryObject final : Object {
   static constexpr const char* kKind = "memory";
   const char* kind() const override { return kKind; }
   explicit MemoryObject(EpisodicMemory m) : memory(std::move(m)) {}
+  MemoryObject(EpisodicMemory m, const ModelConfig& model, const ModelConfig& caller)
+      : memory(std::move(m)), layers(std::make_unique<ModelLayers>(memory, model, caller)) {}
   EpisodicMemory memory;
+  std::unique_ptr<ModelLayers> layers;  // null: the memory serves all layers, as they come
 };
 
 /// Of a memory or of a sequence.
@@ -44,6 +48,7 @@ struct SnapshotObject final : Object {
   static constexpr const char* kKind = "snapshot";
   const char* kind() const override { return kKind; }
   std::shared_ptr<const MemorySnapshot> of_memory;
+  std::shared_ptr<const SequenceSnapshot> of_layers;
   std::shared_ptr<const Sequence::Snapshot> of_sequence;
 };
 

@@ -25,12 +25,8 @@ std::shared_ptr<const Model> model_of(episodic_model handle) {
   return Handles::all().find<ModelObject>(handle)->model;
 }
 
-/// Those of a new memory: the model's own, or what suits a model that brings none.
 MemoryConfig settings_for(const Model& model, const char* changes) {
-  const MemoryConfig base = brings_memory_settings(model.dir())
-                                ? memory_config_of(model.dir())
-                                : default_memory(model_facts(model.dir(), model.options())).config;
-  return changes ? change_memory_config(base, changes, "settings") : base;
+  return c::settings_for(model.dir(), model.options(), changes);
 }
 
 std::vector<std::int64_t> ids_behind(const Sequence& sequence, std::string_view text) {

@@ -45,5 +45,11 @@ int main(void) {
   SIZE(episodic_memory_info);
   AT(episodic_memory_info, open_tokens);
   AT(episodic_memory_info, kept);
+  SIZE(episodic_layer);
+  AT(episodic_layer, frequencies);
+  AT(episodic_layer, softcap);
+  SIZE(episodic_memory_options);
+  AT(episodic_memory_options, model);
+  AT(episodic_memory_options, layers);
   return 0;
 }

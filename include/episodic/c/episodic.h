@@ -46,7 +46,7 @@ extern "C" {
 /* ---- versions and errors --------------------------------------------------------------------- */
 
 /* Of this header. A library of the same number, or a larger one, serves it. */
-#define EPISODIC_API_VERSION 1
+#define EPISODIC_API_VERSION 2
 
 /* EPISODIC_API_VERSION of the library. */
 EPISODIC_C_API int32_t episodic_api_version(void);
@@ -362,6 +362,53 @@ EPISODIC_C_API int32_t episodic_folder_fork(const char* from, const char* to);
  * be NULL with a capacity of 0. */
 EPISODIC_C_API int32_t episodic_folder_verify(const char* folder, size_t* damages, char* report,
                                               size_t capacity, size_t* length);
+
+/* ---- memories for all layers of a model (version 2) -------------------------------------------- */
+
+/* A layer of a model whose layers differ. */
+typedef struct episodic_layer {
+  size_t struct_size;
+  int64_t window; /* a token sees the last `window` tokens; 0: all before it */
+  int64_t rotary_dim;        /* from here on as in episodic_shape */
+  double rotary_theta;
+  const double* frequencies;
+  double attention_factor;
+  int32_t interleaved;
+  float scale;
+  float softcap;
+} episodic_layer;
+
+typedef struct episodic_memory_options {
+  size_t struct_size;
+  const char* settings; /* JSON; NULL: the model's own, or the paper's without a model */
+  const char* folder;   /* where it is kept; NULL: nowhere */
+  int32_t writes;       /* as in episodic_sequence_open */
+  const char* model;    /* a Hugging Face directory or a GGUF file; NULL: any model */
+  const episodic_shape* shape;  /* NULL: the model's */
+  const episodic_layer* layers; /* [shape->n_layers], or NULL: all as the shape says */
+} episodic_memory_options;
+
+/* A memory that stands for all layers of a model. It serves those that see everything, or all where
+ * all have a window. The others get their exact windowed attention beside it, and are snapshotted,
+ * forked and kept with it; their queries and keys come before rotary embedding.
+ *
+ * With `model` a kept memory is that model's: what the programs made opens here, and the other way
+ * round, and that of another model is refused with EPISODIC_CONFIG. Its weights are read once for
+ * it. A shape that is given beside it must be the model's; only `interleaved` may differ, and then
+ * says how the caller's channels lie. */
+EPISODIC_C_API int32_t episodic_memory_make(const episodic_memory_options* options,
+                                            episodic_memory* memory);
+/* Ends a step with its ids [n], which are kept with the memory. surprise: [n - 1] nats of ids[1] and
+ * on; that of ids[0] follows from the logits of the step before. last_logits: [vocab] that follow
+ * the last id. */
+EPISODIC_C_API int32_t episodic_memory_end_step_ids(episodic_memory memory, const int64_t* ids,
+                                                    size_t n, const float* surprise,
+                                                    const float* last_logits, int64_t vocab);
+/* Gives up the step that is open, if one is. */
+EPISODIC_C_API int32_t episodic_memory_abandon_step(episodic_memory memory);
+/* Ids of tokens of a kept memory; -1 where none were given. */
+EPISODIC_C_API int32_t episodic_memory_ids(episodic_memory memory, episodic_range tokens,
+                                           int64_t* ids, size_t capacity, size_t* n);
 
 #ifdef __cplusplus
 }
