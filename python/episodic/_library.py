@@ -60,7 +60,7 @@ class BusyError(Error, RuntimeError):
 
 _ERRORS = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError, DeviceError,
                                NotBuiltError, ClosedError, BusyError)}
-_API_VERSION = 1
+_API_VERSION = 2
 
 PROGRESS = ctypes.CFUNCTYPE(c_int32, c_int64, c_int64, c_void_p)
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_int64, POINTER(ctypes.c_char), c_size_t, c_void_p)
@@ -122,6 +122,17 @@ class MemoryInfo(_Struct):
                 ("chunk", c_int64), ("open_tokens", c_int64), ("kept", c_int32)]
 
 
+class Layer(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("window", c_int64), ("rotary_dim", c_int64), ("rotary_theta", c_double),
+                ("frequencies", POINTER(c_double)), ("attention_factor", c_double), ("interleaved", c_int32),
+                ("scale", c_float), ("softcap", c_float)]
+
+
+class MemoryOptions(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("settings", c_char_p), ("folder", c_char_p), ("writes", c_int32),
+                ("model", c_char_p), ("shape", POINTER(Shape)), ("layers", POINTER(Layer))]
+
+
 _TEXT = [c_char_p, c_size_t]            # a text and its length
 _OUT_TEXT = [c_void_p, c_size_t, POINTER(c_size_t)]
 _OUT_ITEMS = [c_void_p, c_size_t, POINTER(c_size_t)]
@@ -162,10 +173,14 @@ _SIGNATURES = {
     "memory_new": [c_char_p, POINTER(Shape), POINTER(c_void_p)],
     "memory_create": [c_char_p, c_char_p, POINTER(Shape), POINTER(c_void_p)],
     "memory_open": [c_char_p, c_int32, POINTER(Shape), POINTER(c_void_p)],
+    "memory_make": [POINTER(MemoryOptions), POINTER(c_void_p)],
     "memory_free": [c_void_p],
     "memory_begin_step": [c_void_p, c_int64, c_int32],
     "memory_attend": [c_void_p, c_int64, POINTER(View), POINTER(View), POINTER(View), POINTER(View)],
     "memory_end_step": [c_void_p, c_void_p, c_size_t],
+    "memory_end_step_ids": [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_int64],
+    "memory_abandon_step": [c_void_p],
+    "memory_ids": [c_void_p, Range, *_OUT_ITEMS],
     "memory_reset": [c_void_p],
     "memory_get_info": [c_void_p, POINTER(MemoryInfo)],
     "memory_events": [c_void_p, c_int64, *_OUT_ITEMS],

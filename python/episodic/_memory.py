@@ -91,6 +91,21 @@ def _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, fr
     return shape
 
 
+def _layers(layers):
+    """As ctypes. Frequencies stay alive with the array."""
+    array = (lib.Layer * len(layers))()
+    for to, layer in zip(array, layers):
+        told = dict(layer)
+        frequencies = told.pop("frequencies", None)
+        if frequencies is not None:
+            told["frequencies"] = (ctypes.c_double * len(frequencies))(*frequencies)
+            told["rotary_dim"] = 2 * len(frequencies)
+        to.struct_size = ctypes.sizeof(lib.Layer)
+        for name, value in told.items():
+            setattr(to, name, value)
+    return array
+
+
 class Memory:
     """One sequence's memory, driven step by step:
 
@@ -100,23 +115,41 @@ class Memory:
         memory.end_step(surprise)                # [n] nats
 
     settings: those of docs/settings.md, such as n_local=1024. folder: keeps it there; one that is there is opened at
-    its last commit, and takes no settings. rotated: queries and keys come after rotary embedding."""
+    its last commit, and takes no settings. rotated: queries and keys come after rotary embedding.
+
+    Where layers differ, layers has a dict for each, of window (0: none), frequencies (or rotary_dim and rotary_theta),
+    attention_factor, interleaved, scale and softcap. Layers with a window, beside others without, attend to their
+    windows exactly; their queries and keys come before rotary embedding. model: the directory or GGUF file of the
+    model, whose folders the programs of this project open too."""
+
+    _others = ()
 
     def __init__(self, n_layers, n_heads, n_kv_heads, head_dim, rotary_dim=None, rotary_theta=10000.0,
                  frequencies=None, attention_factor=1.0, interleaved=False, scale=None, softcap=None, folder=None,
-                 write=True, rotated=False, **settings):
+                 write=True, rotated=False, layers=None, model=None, **settings):
         self.rotated = rotated
         self._shape = _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies,
                              attention_factor, interleaved, scale, softcap)
+        if layers is not None and len(layers) != n_layers:
+            raise lib.ConfigError(f"layers: there are {len(layers)}, and n_layers = {n_layers}")
         told = json.dumps(settings).encode() if settings else None
-        if folder is None:
+        there = folder is not None and os.path.exists(os.path.join(folder, "manifest.json"))
+        if there and settings:
+            raise lib.ConfigError(f"{folder}: the memory is there, with the settings it was made with; give none")
+        where = None if folder is None else os.fsencode(folder)
+        if layers is not None or model is not None:
+            options = lib.MemoryOptions(settings=told, folder=where, writes=int(write),
+                                        model=None if model is None else os.fsencode(model),
+                                        shape=ctypes.pointer(self._shape))
+            if layers is not None:
+                options.layers = _layers(layers)
+            self._handle = lib.made("memory_free", "memory_make", options)
+        elif folder is None:
             self._handle = lib.made("memory_free", "memory_new", told, self._shape)
-        elif os.path.exists(os.path.join(folder, "manifest.json")):
-            if settings:
-                raise lib.ConfigError(f"{folder}: the memory is there, with the settings it was made with; give none")
-            self._handle = lib.made("memory_free", "memory_open", os.fsencode(folder), int(write), self._shape)
+        elif there:
+            self._handle = lib.made("memory_free", "memory_open", where, int(write), self._shape)
         else:
-            self._handle = lib.made("memory_free", "memory_create", os.fsencode(folder), told, self._shape)
+            self._handle = lib.made("memory_free", "memory_create", where, told, self._shape)
 
     def begin_step(self, n, decodes=False):
         """Opens a step of n tokens, at most `chunk`. decodes: a token of an answer, not of a text that is read."""
@@ -133,6 +166,26 @@ class Memory:
         array = (ctypes.c_float * n)(*[float(s) for s in surprise])
         lib.call("memory_end_step", self._handle, array, n)
 
+    def end_step_ids(self, ids, surprise, last_logits):
+        """Ends the step of these ids, which are kept with the memory. surprise: of ids[1] and on; that of ids[0] follows
+        from the logits of the step before. last_logits: [vocab] float32 that follow the last id, in host memory."""
+        n = len(ids)
+        if len(surprise) != n - 1:
+            raise lib.DataError(f"surprise: has {len(surprise)} values for {n} ids; there must be one less than ids")
+        address, kind, shape, strides, device = _address(last_logits, "last_logits", False)
+        if kind != "float32" or device != 1 or len(shape) != 1 or shape[0] > 1 and strides[0] != 1:
+            raise lib.DataError("last_logits: must be [vocab] of float32 in host memory without gaps")
+        lib.call("memory_end_step_ids", self._handle, (ctypes.c_int64 * n)(*ids), n,
+                 (ctypes.c_float * (n - 1))(*surprise), address, shape[0])
+
+    def abandon_step(self):
+        """Gives up the step that is open, if one is."""
+        lib.call("memory_abandon_step", self._handle)
+
+    def ids(self, start, end):
+        """Ids of tokens of a kept memory; -1 where none were given."""
+        return list(lib.items_of(ctypes.c_int64, "memory_ids", self._handle, lib.Range(start, end)))
+
     def _info(self):
         info = lib.MemoryInfo()
         lib.call("memory_get_info", self._handle, info)
@@ -147,6 +200,16 @@ class Memory:
     def chunk(self):
         """Most tokens of one step."""
         return self._info().chunk
+
+    @property
+    def rows(self):
+        """The memories of a batch's rows, this one first (episodic.attach)."""
+        return [self, *self._others]
+
+    @property
+    def kept(self):
+        """Whether it is kept in a folder."""
+        return bool(self._info().kept)
 
     @property
     def open_tokens(self):
