@@ -207,6 +207,11 @@ class Memory:
         return [self, *self._others]
 
     @property
+    def lanes(self):
+        """What recalls for itself: the layers that the memory serves, or groups of their heads."""
+        return self._info().lanes
+
+    @property
     def kept(self):
         """Whether it is kept in a folder."""
         return bool(self._info().kept)
