@@ -56,13 +56,13 @@ class EpisodicTextGenerationPipeline(Pipeline):
         return {"context": encode(before), "questions": [encode(q + behind + answer_prefix) for q in questions]}
 
     def _forward(self, inputs, max_new_tokens=50, generate_kwargs=None, settings=None):
-        from .transformers import attach
+        from .transformers import _base, attach
         model, answers = self.model, []
         options = {"do_sample": False, "max_new_tokens": max_new_tokens, **(generate_kwargs or {})}
         with attach(model, **(settings or {})) as memory:
             context = inputs["context"]
             for part in context.split(_STEPS * memory.chunk, dim=1):
-                model.base_model(part)
+                _base(model)(part)
             state = memory.snapshot()
             for question in inputs["questions"]:
                 told = model.generate(question, attention_mask=torch.ones_like(question), **options)

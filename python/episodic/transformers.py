@@ -222,6 +222,12 @@ def _config_of(model):
     return config
 
 
+def _base(model):
+    """What gives the hidden states that the head turns into logits."""
+    base = model.base_model
+    return model.get_decoder() if base is model else base  # Gemma 3 before transformers 4.53 names its base wrongly
+
+
 def _check(model):
     if not hasattr(model, "base_model") or not hasattr(model, "generate") or not hasattr(model, "config"):
         raise ConfigError(f"attach: {type(model).__name__} is no model of transformers; give an AutoModelForCausalLM")
@@ -234,10 +240,12 @@ def _check(model):
     if model.get_output_embeddings() is None:
         raise ConfigError(f"attach: {type(model).__name__} has no language model head; give an AutoModelForCausalLM")
     kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
+    if getattr(config, "attention_chunk_size", None):
+        kinds.add("chunked_attention")
     if kinds:
         raise NotBuiltError(f"attach: layers of the kind {', '.join(sorted(kinds))} are not built; full and sliding "
                             "attention are")
-    if any(hasattr(m, "_episodic") for m in model.base_model.modules()):
+    if any(hasattr(m, "_episodic") for m in _base(model).modules()):
         raise ConfigError("attach: this model has a memory already; leave that context first")
     return config
 
@@ -256,23 +264,28 @@ def _set_attention(model, name):
 @contextlib.contextmanager
 def _attending(model, reading):
     """The model's attention is the reading's."""
-    before = model.config._attn_implementation
-    modules = [m for m in model.base_model.modules() if hasattr(m, "layer_idx")]
+    before, base = model.config._attn_implementation, _base(model)
+    modules = [m for m in base.modules() if hasattr(m, "layer_idx")]
+    masks = hasattr(base, "_update_causal_mask")  # transformers before 4.53 makes one whoever attends, and cuts it
     try:
         _set_attention(model, NAME)
+        if masks:
+            base._update_causal_mask = lambda *_, **__: None
         for module in modules:
             module._episodic = reading
         yield
     finally:
         for module in modules:
             module.__dict__.pop("_episodic", None)
+        if masks:
+            del base._update_causal_mask
         _set_attention(model, before)
 
 
 def _observe(model):
     """The model's layers, by a step of four tokens."""
     config = _check(model)
-    base, probe = model.base_model, _Probe()
+    base, probe = _base(model), _Probe()
     token = next(i for i in range(config.vocab_size) if i != getattr(config, "pad_token_id", None))
     device = next(model.parameters()).device
     ids = torch.full((1, 4), token, device=device)
@@ -402,7 +415,7 @@ class _Reading:
     """The model's calls as steps of the memories, one for each row of a batch."""
 
     def __init__(self, model, memories, more):
-        self.model, self.base, self.memories = model, model.base_model, memories
+        self.model, self.base, self.memories = model, _base(model), memories
         self.more = more  # makes a further empty memory; None: there is no such
         self.open = True
         self.cache = EpisodicCache(self)
@@ -415,7 +428,8 @@ class _Reading:
 
     @property
     def tokens(self):
-        return self.memories[0].tokens if self.open else 0
+        # generate takes what the cache has off its prompt; ours is all new
+        return self.memories[0].tokens if self.open and not (self.generating and self.prompt) else 0
 
     def close(self):
         """Lets go of memories, which live as long as their callers have them."""
@@ -454,6 +468,12 @@ class _Reading:
         vocabulary = self.model.get_input_embeddings().num_embeddings
         if input_ids.min() < 0 or input_ids.max() >= vocabulary:
             raise DataError(f"attach: input_ids must be in [0, {vocabulary}), the model's vocabulary")
+        self.check_caches(kwargs)
+        for name in ("output_attentions", "output_hidden_states"):
+            if kwargs.get(name):
+                raise NotBuiltError(f"attach: {name} is not built with a memory; leave it out")
+
+    def check_caches(self, kwargs):
         for name in ("cache", "past_key_values"):
             cache = kwargs.get(name)
             if cache is None or cache is self.cache:
@@ -464,9 +484,6 @@ class _Reading:
             if isinstance(cache, EpisodicCache) or cache.get_seq_length() > 0:
                 raise DataError(f"attach: {name} holds tokens that this memory has not read; leave it out, and read them "
                                 "within the context")
-        for name in ("output_attentions", "output_hidden_states"):
-            if kwargs.get(name):
-                raise NotBuiltError(f"attach: {name} is not built with a memory; leave it out")
 
     def have_rows(self, n):
         """A memory for each row."""
@@ -587,8 +604,17 @@ class _Reading:
                     raise ConfigError(f"attach: {name}: the memory cannot take tokens back; assisted generation is not "
                                       "built")
             for name in ("cache_implementation", "penalty_alpha", "dola_layers"):
-                if setting(name):
+                if kwargs.get(name):
                     raise ConfigError(f"attach: {name} is not built with a memory; leave it out")
+            if setting("use_cache") is False:
+                raise ConfigError("attach: without use_cache a model reads its prompt anew for each token; leave it out")
+            self.check_caches(kwargs)
+            for name in ("cache", "past_key_values"):
+                kwargs.pop(name, None)
+            # no cache of the model's own kind: some take room for the whole prompt
+            kwargs[_cache_name(self.model.forward)] = self.cache
+            if getattr(own, "cache_implementation", None):
+                kwargs["cache_implementation"] = None
             eos = setting("eos_token_id")
             eos = eos.tolist() if isinstance(eos, torch.Tensor) else eos
             with self.alone():
@@ -679,7 +705,7 @@ def attach(model, memory=None, folder=None, source=None, write=True, **settings)
                                   f"{head_dim}; open it with the model it was made with")
             if one.rotated:
                 raise ConfigError("attach: the memory takes queries after rotary embedding; make it with new_memory")
-    base = model.base_model
+    base = _base(model)
     reading = _Reading(model, memories, more)
     memories[0]._others = memories[1:]
     generate = model.generate

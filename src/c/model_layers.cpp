@@ -124,10 +124,11 @@ ModelConfig described_model(const episodic_shape& shape, const episodic_layer* l
 void require_same_model(const ModelConfig& model, const ModelConfig& described,
                         const std::string& path) {
   const auto refuse = [&](const std::string& what) {
-    throw ConfigError(concat(path, ": has ", what, " of the model that is given; give the path of that model"));
+    throw ConfigError(concat(path, ": is not the model that is given, but one with ", what,
+                             "; give the path of that model"));
   };
   const auto number = [&](const char* name, std::int64_t there, std::int64_t given) {
-    if (there != given) refuse(concat(there, " ", name, ", not the ", given));
+    if (there != given) refuse(concat(there, " ", name, ", not ", given));
   };
   number("layers", model.n_layers, described.n_layers);
   number("query heads", model.n_heads, described.n_heads);
@@ -135,7 +136,7 @@ void require_same_model(const ModelConfig& model, const ModelConfig& described,
   number("channels in a head", model.head_dim, described.head_dim);
   for (std::size_t l = 0; l < model.layers.size(); ++l)
     if (const std::string what = difference_of_layers(model, described, l); !what.empty())
-      refuse(concat("in layer ", l, " ", what, " that"));
+      refuse(concat(what, " in layer ", l));
 }
 
 ModelLayers::ModelLayers(EpisodicMemory& memory, const ModelConfig& model,
