@@ -424,10 +424,180 @@ static void test_memory(const char* folder) {
   OK(episodic_memory_free(memory));
 }
 
+/* One step of all layers of a memory that stands for a model's. */
+static void step_of_layers(episodic_memory memory, int layers, uint32_t* state, float* result) {
+  enum { kTokens = 8, kHeads = 4, kKv = 2, kDim = 8, kWords = 11 };
+  episodic_view q, k, v, out;
+  float rows[kTokens * (kHeads + 2 * kKv) * kDim], surprise[kTokens], logits[kWords];
+  int64_t ids[kTokens];
+  int layer, i;
+  memset(&q, 0, sizeof q);
+  q.struct_size = sizeof q;
+  q.data = rows;
+  q.n = kTokens;
+  q.heads = kHeads;
+  q.dim = kDim;
+  k = q;
+  k.heads = kKv;
+  k.data = rows + kTokens * kHeads * kDim;
+  v = k;
+  v.data = rows + kTokens * (kHeads + kKv) * kDim;
+  out = q;
+  out.data = result;
+  OK(episodic_memory_begin_step(memory, kTokens, 0));
+  for (layer = 0; layer < layers; ++layer) {
+    for (i = 0; i < (int)(sizeof rows / sizeof *rows); ++i) rows[i] = draw(state);
+    if (layer == 1) {
+      FAILS(episodic_memory_attend(memory, 0, &q, &k, &v, &out), EPISODIC_DATA, "layer 1 comes next");
+      FAILS(episodic_memory_attend(memory, layers, &q, &k, &v, &out), EPISODIC_DATA, "layer");
+      FAILS(episodic_memory_end_step(memory, surprise, kTokens), EPISODIC_DATA, "has not attended");
+      k.rotated = 1; /* the second layer has a window */
+      FAILS(episodic_memory_attend(memory, 1, &q, &k, &v, &out), EPISODIC_DATA, "k comes after");
+      k.rotated = 0;
+      v.data = NULL;
+      FAILS(episodic_memory_attend(memory, 1, &q, &k, &v, &out), EPISODIC_DATA, "v is null");
+      v.data = rows + kTokens * (kHeads + kKv) * kDim;
+      out.dim = 3;
+      FAILS(episodic_memory_attend(memory, 1, &q, &k, &v, &out), EPISODIC_DATA, "out is");
+      out.dim = kDim;
+    }
+    OK(episodic_memory_attend(memory, layer, &q, &k, &v, &out));
+  }
+  for (i = 0; i < kTokens; ++i) {
+    surprise[i] = 2.0f + draw(state);
+    ids[i] = i;
+  }
+  for (i = 0; i < kWords; ++i) logits[i] = draw(state);
+  FAILS(episodic_memory_end_step_ids(memory, ids, 3, surprise, logits, kWords), EPISODIC_DATA, "3");
+  FAILS(episodic_memory_end_step_ids(memory, NULL, kTokens, surprise, logits, kWords),
+        EPISODIC_NULL_ARGUMENT, "ids");
+  FAILS(episodic_memory_end_step_ids(memory, ids, kTokens, surprise, NULL, kWords),
+        EPISODIC_NULL_ARGUMENT, "last_logits");
+  OK(episodic_memory_end_step_ids(memory, ids, kTokens, surprise, logits, kWords));
+}
+
+static void test_layers(const char* model, const char* folder) {
+  enum { kLayers = 3, kRow = 8 * 4 * 8 };
+  const char* settings =
+      "{\"n_init\": 4, \"n_local\": 16, \"n_mem\": 16, \"chunk\": 8, \"min_block\": 2, \"max_block\": 8}";
+  episodic_layer layers[kLayers];
+  episodic_memory_options options;
+  episodic_memory_info info = {sizeof info, 0, 0, 0, 0, 0, 0};
+  episodic_shape shape;
+  episodic_memory memory, other;
+  episodic_snapshot snapshot;
+  episodic_range all = {0, 80}, beyond = {0, 81};
+  float result[kRow], first[kRow];
+  int64_t ids[80];
+  uint32_t state = 7, before;
+  char name[1024];
+  size_t n = 0;
+  int i;
+  memset(&shape, 0, sizeof shape);
+  shape.struct_size = sizeof shape;
+  shape.n_layers = kLayers;
+  shape.n_heads = 4;
+  shape.n_kv_heads = 2;
+  shape.head_dim = 8;
+  memset(layers, 0, sizeof layers);
+  for (i = 0; i < kLayers; ++i) {
+    layers[i].struct_size = sizeof *layers;
+    layers[i].rotary_dim = i == 2 ? 0 : 8; /* the last one rotates nothing */
+    layers[i].rotary_theta = i == 1 ? 100 : 10000;
+    layers[i].window = i == 1 ? 12 : 0;
+    layers[i].scale = 0.2f;
+  }
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_NULL_ARGUMENT, "shape");
+  FAILS(episodic_memory_make(NULL, &memory), EPISODIC_NULL_ARGUMENT, "options");
+  FAILS(episodic_memory_make(&options, NULL), EPISODIC_NULL_ARGUMENT, "memory");
+  options.settings = settings;
+  options.shape = &shape;
+  options.layers = layers;
+  layers[1].struct_size = 3;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "struct_size");
+  layers[1].struct_size = sizeof *layers;
+  layers[1].window = -1;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "window");
+  layers[1].window = 12;
+  layers[1].rotary_dim = 9;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "rotary_dim");
+  layers[1].rotary_dim = 8;
+  shape.n_kv_heads = 3;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "n_kv_heads");
+  shape.n_kv_heads = 2;
+  layers[0].window = layers[2].window = 12; /* all slide: the memory serves them, and must look no further */
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "window of 12");
+  layers[0].window = layers[2].window = 0;
+
+  snprintf(name, sizeof name, "%s/layers.mem", folder);
+  options.folder = name;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "give NULL"); /* to be read, with settings */
+  options.writes = 1;
+  OK(episodic_memory_make(&options, &memory));
+  for (i = 0; i < 10; ++i) step_of_layers(memory, kLayers, &state, result);
+  OK(episodic_memory_get_info(memory, &info));
+  CHECK(info.tokens == 80 && info.events > 5 && info.lanes == 2 && info.kept);
+  OK(episodic_memory_commit(memory));
+  OK(episodic_memory_ids(memory, all, ids, 80, &n));
+  CHECK(n == 80 && ids[0] == 0 && ids[79] == 7);
+  FAILS(episodic_memory_ids(memory, beyond, ids, 80, &n), EPISODIC_DATA, "81");
+
+  /* windows go back, go on and are kept with it: the same bits each time */
+  OK(episodic_memory_snapshot(memory, &snapshot));
+  before = state;
+  step_of_layers(memory, kLayers, &state, first);
+  OK(episodic_memory_restore(memory, snapshot));
+  state = before;
+  step_of_layers(memory, kLayers, &state, result);
+  CHECK(memcmp(first, result, sizeof first) == 0);
+  OK(episodic_memory_begin_step(memory, 8, 0));
+  OK(episodic_memory_abandon_step(memory));
+  OK(episodic_memory_free(memory));
+  options.settings = NULL;
+  options.writes = 0;
+  layers[1].rotary_theta = 101; /* a window's table is no part of the memory's shape */
+  layers[0].rotary_theta = 9999;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "rotary base");
+  layers[0].rotary_theta = 10000;
+  layers[1].rotary_theta = 100;
+  OK(episodic_memory_make(&options, &memory));
+  FAILS(episodic_memory_restore(memory, snapshot), EPISODIC_CONFIG, "restore");
+  OK(episodic_snapshot_free(snapshot));
+  OK(episodic_memory_fork(memory, &other));
+  for (i = 0; i < 2; ++i) {
+    state = before;
+    step_of_layers(i == 0 ? other : memory, kLayers, &state, result);
+    CHECK(memcmp(first, result, sizeof first) == 0);
+  }
+  OK(episodic_memory_reset(other));
+  OK(episodic_memory_free(other));
+  OK(episodic_memory_free(memory));
+
+  /* of a model: its own shape, and no other */
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.model = model;
+  OK(episodic_memory_make(&options, &memory));
+  OK(episodic_memory_get_info(memory, &info));
+  CHECK(info.tokens == 0 && info.lanes > 0);
+  OK(episodic_memory_free(memory));
+  options.shape = &shape;
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "is not the model");
+  options.shape = NULL;
+  options.model = "no/such/model";
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_FILE, "no/such/model");
+  options.model = model;
+  options.folder = name; /* which is of no model, and of another shape */
+  FAILS(episodic_memory_make(&options, &memory), EPISODIC_CONFIG, "another model");
+}
+
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   test_errors();
   test_memory(argv[2]);
+  test_layers(argv[1], argv[2]);
   test_engine(argv[1], argv[2]);
   printf("%d checks\n", checks);
   return 0;
