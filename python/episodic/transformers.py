@@ -6,15 +6,19 @@
         print(memory.events[:3])
 
 For models whose attention passes through transformers' AttentionInterface, with rotary embedding of any kind or none.
-What the layers do is observed, not read from the configuration: a step of four tokens shows each layer's window, scale
-and rotary table. Layers with a window attend to it exactly; the memory serves those that see everything.
+What the layers do is observed, not read from the configuration: steps of four tokens show each layer's window, scale and
+rotary table. Layers with a window attend to it exactly; the memory serves those that see everything.
 
 Importing this module registers the pipeline "episodic-text-generation"."""
+from __future__ import annotations
+
 import contextlib
 import inspect
 import math
 import os
 import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import AttentionInterface
@@ -183,13 +187,14 @@ class _Probe:
         return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], query.shape[3])
 
 
+def _distance(given, wanted):
+    return ((given - wanted).norm() / wanted.norm().clamp_min(1e-30)).item()
+
+
 def _fit(layer, tables, tolerance):
     """Finds the rotary table that turns a layer's queries and keys, or that none does."""
-    def error(turned, rows):
-        return ((turned - rows).norm() / rows.norm().clamp_min(1e-30)).item()
-
     def of(turn):
-        return max(error(turn(rows[0]), rows) for rows in (layer.query, layer.key))
+        return max(_distance(turn(rows[0]), rows) for rows in (layer.query, layer.key))
     found = (of(lambda row: row[None].expand(len(_Probe.POSITIONS), -1, -1)), None, False)
     for table in tables:
         for interleaved in (False, True):
@@ -200,7 +205,7 @@ def _fit(layer, tables, tolerance):
     if found[0] > tolerance:
         raise NotBuiltError(f"attach: the queries of layer {layer.index} know their position by other means than rotary "
                             "embedding of their first channels; that is not built")
-    if error(layer.value[:1].expand_as(layer.value), layer.value) > tolerance:
+    if _distance(layer.value[:1].expand_as(layer.value), layer.value) > tolerance:
         raise NotBuiltError(f"attach: the values of layer {layer.index} depend on their position; that is not built")
     layer.table, layer.interleaved = found[1:]
 
@@ -282,50 +287,61 @@ def _attending(model, reading):
         _set_attention(model, before)
 
 
-def _observe(model):
-    """The model's layers, by a step of four tokens."""
-    config = _check(model)
-    base, probe = _base(model), _Probe()
+def _probed(model, probe):
+    """A step of four equal tokens: the model's logits, and the hidden states that its base gave."""
+    config, base, name = model.config, _base(model), type(model).__name__
     token = next(i for i in range(config.vocab_size) if i != getattr(config, "pad_token_id", None))
     device = next(model.parameters()).device
-    ids = torch.full((1, 4), token, device=device)
-    seen = {}
-    forward = base.forward
+    seen, forward = {}, base.forward
 
     def noted(*args, **kwargs):
         result = forward(*args, **kwargs)
         seen["hidden"] = result.last_hidden_state
         return result
 
-    name = type(model).__name__
     try:
         with torch.inference_mode(), _attending(model, probe):
             base.forward = noted
             try:
-                told = model(input_ids=ids, position_ids=torch.tensor([_Probe.POSITIONS], device=device), use_cache=True,
-                             **{_cache_name(model.forward): EpisodicCache(probe)}).logits
+                logits = model(input_ids=torch.full((1, 4), token, device=device), use_cache=True,
+                               position_ids=torch.tensor([_Probe.POSITIONS], device=device),
+                               **{_cache_name(model.forward): EpisodicCache(probe)}).logits
             finally:
                 del base.forward
-            if "hidden" not in seen:
-                raise ConfigError(f"attach: {name} does not call its base model's forward; such models are not built")
-            logits = _scaled_logits(config, model.get_output_embeddings()(seen["hidden"]))
+    except (ConfigError, DataError, NotBuiltError):
+        raise
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
-        if isinstance(e, (ConfigError, DataError, NotBuiltError)):
-            raise
         raise ConfigError(f"attach: {name} does not run with its attention replaced through transformers' "
                           f"AttentionInterface ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''})") from e
+    if "hidden" not in seen:
+        raise ConfigError(f"attach: {name} does not call its base model's forward; such models are not built")
+    return logits, seen["hidden"]
+
+
+def _observe(model):
+    """The model's layers, as two steps of four tokens show them."""
+    config = _check(model)
+    base, name, probe, still = _base(model), type(model).__name__, _Probe(), _Probe()
+    told, hidden = _probed(model, probe)
     if [layer.index for layer in probe.layers] != list(range(config.num_hidden_layers)):
         raise ConfigError(f"attach: {len(probe.layers)} of the {config.num_hidden_layers} layers of {name} pass their "
-                          "attention through transformers' AttentionInterface; all must")
+                          "attention through transformers' AttentionInterface; all must, each once")
+    with torch.inference_mode():
+        logits = _scaled_logits(config, model.get_output_embeddings()(hidden))
     tolerance = 1e-3 if logits.dtype == torch.float32 else 5e-2
     if (told - logits).abs().max() > tolerance * told.abs().max().clamp_min(1e-3):
         raise NotBuiltError(f"attach: {name} does more to its logits than is built here")
     tables = _tables(base)
     for layer in probe.layers:
         _fit(layer, tables, tolerance)
-    full = [layer for layer in probe.layers if layer.window == 0] or probe.layers
-    if any(layer.shape != full[0].shape for layer in probe.layers):
+    if any(layer.shape != probe.layers[0].shape for layer in probe.layers):
         raise NotBuiltError(f"attach: the layers of {name} have heads of different number or width; that is not built")
+    with _not_turning(base):
+        _probed(model, still)
+    for layer in still.layers:
+        if max(_distance(rows[:1].expand_as(rows), rows) for rows in (layer.query, layer.key)) > tolerance:
+            raise NotBuiltError(f"attach: layer {layer.index} of {name} rotates by other means than the model's rotary "
+                                "modules; that is not built")
     return probe.layers
 
 
@@ -371,7 +387,8 @@ def _source_of(model):
     return path if os.path.isfile(os.path.join(path, "config.json")) else None
 
 
-def new_memory(model, source=None, folder=None, write=True, **settings):
+def new_memory(model: Any, source: str | os.PathLike | None = None, folder: str | os.PathLike | None = None,
+               write: bool = True, **settings: Any) -> Memory:
     """A memory of the model's shape. source: the directory or GGUF file of the model, by which a memory in a folder
     knows whose it is, and whose settings a new one has; None: the directory that the model was loaded from, if there is
     one."""
@@ -671,7 +688,8 @@ def _not_turning(base):
 
 
 @contextlib.contextmanager
-def attach(model, memory=None, folder=None, source=None, write=True, **settings):
+def attach(model: Any, memory: Memory | Sequence[Memory] | None = None, folder: str | os.PathLike | None = None,
+           source: str | os.PathLike | None = None, write: bool = True, **settings: Any) -> Iterator[Memory]:
     """A context in which `model` reads and writes with a memory, which it yields.
 
     memory: one of `new_memory`, which then goes on, or a list of them, one for each row of a batch; None: a new one.

@@ -379,6 +379,17 @@ class Transformers(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "not both"):
             pipe(TEXT, question="a", questions=["b"])
 
+    def test_what_the_readme_says(self):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+        model = transformers.AutoModelForCausalLM.from_pretrained(MODEL).float().eval()
+        page = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text()
+        blocks = [b.split("```")[0] for b in page.split("```python\n")[1:]]
+        blocks = [b for b in blocks if "transformers" in b or "attach(model" in b]
+        self.assertEqual(len(blocks), 2)
+        names = {"model": model, "tokenizer": tokenizer, "book": TEXT, "question": QUESTION, "context": TEXT}
+        for block in blocks:
+            exec(block.replace("model=...", "model=model, tokenizer=tokenizer"), names)
+
     # -- what is refused
 
     def test_what_is_refused(self):
