@@ -27,7 +27,8 @@ std::shared_ptr<CausalState> windows_of(const ModelConfig& model) {
 Rope rope_of(const episodic_layer& layer) {
   Rope rope;
   if (layer.frequencies)
-    rope.table.inverse_frequency.assign(layer.frequencies, layer.frequencies + layer.rotary_dim / 2);
+    rope.table.inverse_frequency.assign(layer.frequencies,
+                                        layer.frequencies + layer.rotary_dim / 2);
   else
     rope.table = plain_rotary(layer.rotary_dim, layer.rotary_theta);
   if (layer.attention_factor != 0) rope.table.attention_factor = layer.attention_factor;
@@ -48,7 +49,9 @@ episodic_layer layer_of(const episodic_shape& shape) {
   return layer;
 }
 
-bool near(double a, double b) { return std::abs(a - b) <= 1e-5 * std::max(std::abs(a), std::abs(b)); }
+bool near(double a, double b) {
+  return std::abs(a - b) <= 1e-5 * std::max(std::abs(a), std::abs(b));
+}
 
 /// What differs between two layers, for a message; empty if nothing.
 std::string difference_of_layers(const ModelConfig& a, const ModelConfig& b, std::size_t l) {
@@ -97,8 +100,8 @@ ModelConfig described_model(const episodic_shape& shape, const episodic_layer* l
       throw ApiError{EPISODIC_CONFIG, concat("layers: struct_size = ", one.struct_size, " beside ",
                                              stride, "; all must be sizeof the struct")};
     if (one.rotary_dim < 0 || one.rotary_dim % 2 != 0 || one.rotary_dim > shape.head_dim)
-      throw ConfigError(concat("layers: rotary_dim = ", one.rotary_dim,
-                               " of layer ", l, ", must be even and in [0, head_dim]"));
+      throw ConfigError(concat("layers: rotary_dim = ", one.rotary_dim, " of layer ", l,
+                               ", must be even and in [0, head_dim]"));
     if (one.window < 0)
       throw ConfigError(concat("layers: window = ", one.window, " of layer ", l, ", must be >= 0"));
     LayerSpec spec;
@@ -158,7 +161,8 @@ ModelLayers::ModelLayers(EpisodicMemory& memory, const ModelConfig& model,
   }
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     const LayerSpec &spec = model.layers[l], &given = caller.layers[l];
-    layers_[l].ratio = static_cast<float>(spec.scale * std::sqrt(static_cast<double>(spec.head_dim)));
+    layers_[l].ratio =
+        static_cast<float>(spec.scale * std::sqrt(static_cast<double>(spec.head_dim)));
     if (spec.rope < 0 || given.rope < 0) continue;
     const RotaryTable& table = model.ropes[static_cast<std::size_t>(spec.rope)].table;
     const RotaryPairs pairs = caller.ropes[static_cast<std::size_t>(given.rope)].table.pairs;
@@ -176,8 +180,8 @@ std::unique_ptr<ModelLayers> ModelLayers::over(EpisodicMemory& other) const {
 void ModelLayers::begin_step(std::int64_t n, StepKind kind) {
   // before there is room made for so many
   if (n < 1 || n > memory_->config().chunk)
-    throw DataError(concat("begin_step: n = ", n, ", must be in [1, chunk = ",
-                           memory_->config().chunk, "]"));
+    throw DataError(
+        concat("begin_step: n = ", n, ", must be in [1, chunk = ", memory_->config().chunk, "]"));
   next_ = 0;
   state_.begin_step(std::vector<std::int64_t>(static_cast<std::size_t>(n)), kind);
 }
@@ -193,8 +197,8 @@ TensorView ModelLayers::rows(const char* name, const Layer& layer, const TensorV
                            ", ", given.sizes.heads, ", ", given.sizes.dim, "], must be [", n, ", ",
                            heads, ", ", d, "]"));
   if (given.rotary == Rotary::after && (layer.served < 0 || reordered))
-    throw DataError(concat("attend: ", name,
-                           " comes after rotary embedding; this layer takes it before"));
+    throw DataError(
+        concat("attend: ", name, " comes after rotary embedding; this layer takes it before"));
   buffer.resize(static_cast<std::size_t>(n * heads * d));
   MutableTensorView packed(buffer.data(), {n, heads, d});
   packed.rotary = given.rotary;

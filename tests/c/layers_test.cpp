@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A memory that stands for a model's layers, of a model whose channels lie in another order than its
-// caller's: a GGUF file of a llama keeps the two channels of a rotary pair side by side.
+// A memory that stands for a model's layers, of a model whose channels lie in another order than
+// its caller's: a GGUF file of a llama keeps the two channels of a rotary pair side by side.
 #include <array>
 #include <cmath>
 #include <random>
@@ -71,7 +71,8 @@ TEST_CASE("c: channels are put in the order that a model's file has") {
   episodic_shape s = shape();
   episodic_memory_options options{};
   options.struct_size = sizeof options;
-  options.settings = R"({"n_init": 4, "n_local": 32, "n_mem": 32, "chunk": 16, "min_block": 4, "max_block": 16,
+  options.settings =
+      R"({"n_init": 4, "n_local": 32, "n_mem": 32, "chunk": 16, "min_block": 4, "max_block": 16,
                           "kv_dtype": "float32"})";
   options.shape = &s;
   std::array<std::vector<float>, 3> all;
