@@ -130,6 +130,7 @@ class Memory:
         self.rotated = rotated
         self._shape = _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies,
                              attention_factor, interleaved, scale, softcap)
+        self._layers = layers
         if layers is not None and len(layers) != n_layers:
             raise lib.ConfigError(f"layers: there are {len(layers)}, and n_layers = {n_layers}")
         told = json.dumps(settings).encode() if settings else None
@@ -245,7 +246,7 @@ class Memory:
     def fork(self):
         """A further memory that goes on from here; what there is becomes a base of both."""
         other = object.__new__(Memory)
-        other.rotated, other._shape = self.rotated, self._shape
+        other.rotated, other._shape, other._layers = self.rotated, self._shape, self._layers
         other._handle = lib.made("memory_free", "memory_fork", self._handle)
         return other
 

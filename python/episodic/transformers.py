@@ -267,24 +267,31 @@ def _set_attention(model, name):
 
 
 @contextlib.contextmanager
+def _replaced(*replacements):
+    """Attributes of objects, each (object, name, value), which then are again what they were."""
+    with contextlib.ExitStack() as stack:
+        for of, name, value in replacements:
+            if name in vars(of):  # somebody else's replacement
+                stack.callback(setattr, of, name, vars(of)[name])
+            else:
+                stack.callback(vars(of).pop, name, None)
+            setattr(of, name, value)
+        yield
+
+
+@contextlib.contextmanager
 def _attending(model, reading):
     """The model's attention is the reading's."""
     before, base = model.config._attn_implementation, _base(model)
-    modules = [m for m in base.modules() if hasattr(m, "layer_idx")]
-    masks = hasattr(base, "_update_causal_mask")  # transformers before 4.53 makes one whoever attends, and cuts it
-    try:
-        _set_attention(model, NAME)
-        if masks:
-            base._update_causal_mask = lambda *_, **__: None
-        for module in modules:
-            module._episodic = reading
-        yield
-    finally:
-        for module in modules:
-            module.__dict__.pop("_episodic", None)
-        if masks:
-            del base._update_causal_mask
-        _set_attention(model, before)
+    replacements = [(m, "_episodic", reading) for m in base.modules() if hasattr(m, "layer_idx")]
+    if hasattr(base, "_update_causal_mask"):  # transformers before 4.53 makes one whoever attends, and cuts it
+        replacements.append((base, "_update_causal_mask", lambda *_, **__: None))
+    with _replaced(*replacements):
+        try:
+            _set_attention(model, NAME)
+            yield
+        finally:
+            _set_attention(model, before)
 
 
 def _probed(model, probe):
@@ -300,14 +307,10 @@ def _probed(model, probe):
         return result
 
     try:
-        with torch.inference_mode(), _attending(model, probe):
-            base.forward = noted
-            try:
-                logits = model(input_ids=torch.full((1, 4), token, device=device), use_cache=True,
-                               position_ids=torch.tensor([_Probe.POSITIONS], device=device),
-                               **{_cache_name(model.forward): EpisodicCache(probe)}).logits
-            finally:
-                del base.forward
+        with torch.inference_mode(), _attending(model, probe), _replaced((base, "forward", noted)):
+            logits = model(input_ids=torch.full((1, 4), token, device=device), use_cache=True,
+                           position_ids=torch.tensor([_Probe.POSITIONS], device=device),
+                           **{_cache_name(model.forward): EpisodicCache(probe)}).logits
     except (ConfigError, DataError, NotBuiltError):
         raise
     except (AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError, ValueError) as e:
@@ -441,6 +444,9 @@ class _Reading:
         self.lock = threading.RLock()
         self.generating = self.prompt = False  # within generate, and at its prompt
         self.over, self.ends = set(), set()    # rows whose answers have ended, and tokens that end one
+        self.head = model.get_output_embeddings()
+        self.head_forward = self.head.forward
+        self.told = None  # hidden states that generate gets, and what the head made of them
         self.step = []  # parts of the step that is open, a row of the batch each
 
     @property
@@ -450,7 +456,7 @@ class _Reading:
 
     def close(self):
         """Lets go of memories, which live as long as their callers have them."""
-        self.open, self.memories, self.more = False, [], None
+        self.open, self.memories, self.more, self.told = False, [], None, None
 
     # -- the model's calls
 
@@ -539,9 +545,11 @@ class _Reading:
 
     def read(self, input_ids, spans, steps, kwargs):
         hidden = result = None
+        rows = {}
         for number in range(max(len(of_row) for of_row in steps)):
             step = [of_row[number] for of_row in steps if number < len(of_row)]
-            result = self.make(input_ids, step, kwargs)
+            result, last = self.make(input_ids, step, kwargs)
+            rows.update(last)
             told = result.last_hidden_state
             if hidden is None:  # of an answer's prompt only the last token's row is read
                 width = 1 if self.generating else input_ids.shape[1]
@@ -552,10 +560,19 @@ class _Reading:
                 elif part.end == spans[part.row][1]:
                     hidden[part.row, 0] = told[i, part.n - 1]
         result.last_hidden_state = hidden
+        if self.generating:
+            nothing = torch.zeros_like(next(iter(rows.values())))
+            self.told = hidden, torch.stack([rows.get(row, nothing) for row in range(len(spans))])[:, None]
         return result
 
+    def call_head(self, hidden):
+        """In place of the head's forward: of what generate got, it has been computed for the surprise."""
+        if self.told is not None and hidden.shape == self.told[0].shape and hidden.data_ptr() == self.told[0].data_ptr():
+            return self.told[1]
+        return self.head_forward(hidden)
+
     def make(self, input_ids, step, kwargs):
-        """One step of some rows at once, padded behind to the longest."""
+        """One step of some rows at once, padded behind to the longest. Also the head's outputs of each row's last token."""
         longest = max(part.n for part in step)
         ids = input_ids.new_zeros(len(step), longest)
         positions = torch.zeros_like(ids)
@@ -571,8 +588,8 @@ class _Reading:
             surprise = [self.surprise(ids[i, :part.n], result.last_hidden_state[i, :part.n])
                         for i, part in enumerate(step)]
             for i, part in enumerate(step):
-                self.memories[part.row].end_step_ids(ids[i, :part.n].tolist(), *surprise[i])
-            return result
+                self.memories[part.row].end_step_ids(ids[i, :part.n].tolist(), *surprise[i][:2])
+            return result, {part.row: surprise[i][2] for i, part in enumerate(step)}
         except BaseException:
             for part in step:  # nothing of it counts
                 with contextlib.suppress(Exception):
@@ -591,12 +608,13 @@ class _Reading:
         return out.to(query.device, query.dtype)
 
     def surprise(self, ids, hidden):
-        """Negative log-likelihood of a step's tokens but the first, and the logits that follow the last."""
-        head = self.model.get_output_embeddings()
-        result, before = [], None
+        """Negative log-likelihood of a step's tokens but the first, the logits that follow the last, and what the head
+        made of it."""
+        result, before, raw = [], None, None
         for first in range(0, len(ids), _PIECE):
             piece = ids[first:first + _PIECE]
-            logits = _scaled_logits(self.model.config, head(hidden[first:first + _PIECE]).float())
+            raw = self.head_forward(hidden[first:first + _PIECE])
+            logits = _scaled_logits(self.model.config, raw.float())
             rows, told = (logits[:-1], piece[1:]) if before is None else (torch.cat((before[None], logits[:-1])), piece)
             if len(told):
                 result += (-torch.log_softmax(rows, -1).gather(1, told[:, None])[:, 0]).tolist()
@@ -604,7 +622,7 @@ class _Reading:
         last = before.contiguous().cpu()
         if any(math.isnan(s) for s in result) or bool(torch.isnan(last).any()):
             raise DataError("attach: the model's logits are NaN; check its weights and dtype")
-        return result, last
+        return result, last, raw[-1]
 
     # -- generate
 
@@ -640,7 +658,7 @@ class _Reading:
                 try:
                     return original(inputs, generation_config=generation_config, **kwargs)
                 finally:
-                    self.generating = False
+                    self.generating, self.told = False, None
         return generate
 
 
@@ -664,11 +682,8 @@ def _spans(input_ids, attention_mask):
     return spans
 
 
-@contextlib.contextmanager
 def _not_turning(base):
     """Rotary modules that turn nothing: queries and keys reach attention as the memory takes them."""
-    modules = _rotary_modules(base)
-
     def still(forward):
         def call(x, position_ids=None, *args, **kwargs):
             if position_ids is not None:
@@ -678,13 +693,32 @@ def _not_turning(base):
                 return torch.ones_like(told[0]), torch.zeros_like(told[1])
             return torch.ones_like(told)  # complex: of angle 0
         return call
-    try:
-        for module in modules:
-            module.forward = still(module.forward)
-        yield
-    finally:
-        for module in modules:
-            module.__dict__.pop("forward", None)
+    return _replaced(*((module, "forward", still(module.forward)) for module in _rotary_modules(base)))
+
+
+def _require_same_layers(memory, layers):
+    """Refuses a memory that was made for other layers."""
+    if not isinstance(memory, Memory):
+        raise ConfigError(f"attach: memory is a {type(memory).__name__}; give one of episodic.transformers.new_memory")
+    remedy = "make it with episodic.transformers.new_memory of this model"
+    s, (n_heads, n_kv_heads, head_dim) = memory._shape, layers[0].shape
+    if (s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim) != (len(layers), n_heads, n_kv_heads, head_dim):
+        raise ConfigError(f"attach: the memory is of {s.n_layers} layers of {s.n_heads} and {s.n_kv_heads} heads of "
+                          f"{s.head_dim} channels, the model has {len(layers)} of {n_heads} and {n_kv_heads} of {head_dim}; "
+                          f"{remedy}")
+    if memory._layers is None or memory.rotated:
+        raise ConfigError(f"attach: the memory is of no model's layers; {remedy}")
+
+    def near(a, b):
+        return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-5) for x, y in zip(a, b))
+    for layer, made in zip(layers, memory._layers):
+        now = _told([layer], {})[0]
+        names = {"window", "scale", "softcap", "interleaved"} | (set() if layer.table and layer.table.by_length else
+                                                                 {"attention_factor"})
+        if not all(math.isclose(now.get(n, 0), made.get(n, 0), rel_tol=1e-5) for n in names) or \
+                "attention_factor" in names and not near(now.get("frequencies", ()), made.get("frequencies", ())):
+            raise ConfigError(f"attach: the memory was made for another model: layer {layer.index} has another window, scale "
+                              f"or rotary table; {remedy}")
 
 
 @contextlib.contextmanager
@@ -712,30 +746,17 @@ def attach(model: Any, memory: Memory | Sequence[Memory] | None = None, folder: 
                 return _memory_for(model, layers, source, None, True, settings)
     else:
         memories = list(memory) if isinstance(memory, (list, tuple)) else [memory]
-        n_heads, n_kv_heads, head_dim = layers[0].shape
         for one in memories:
-            if not isinstance(one, Memory):
-                raise ConfigError(f"attach: memory is a {type(one).__name__}; give one of episodic.transformers.new_memory")
-            s = one._shape
-            if (s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim) != (len(layers), n_heads, n_kv_heads, head_dim):
-                raise ConfigError(f"attach: the memory is of {s.n_layers} layers of {s.n_heads} and {s.n_kv_heads} heads of "
-                                  f"{s.head_dim} channels, the model has {len(layers)} of {n_heads} and {n_kv_heads} of "
-                                  f"{head_dim}; open it with the model it was made with")
-            if one.rotated:
-                raise ConfigError("attach: the memory takes queries after rotary embedding; make it with new_memory")
-    base = _base(model)
-    reading = _Reading(model, memories, more)
+            _require_same_layers(one, layers)
+    base, reading = _base(model), _Reading(model, memories, more)
     memories[0]._others = memories[1:]
-    generate = model.generate
-    base.forward = reading.call
-    model.generate = reading.generate(generate)
     try:
-        with torch.inference_mode(), _not_turning(base), _attending(model, reading):
+        with torch.inference_mode(), _not_turning(base), _attending(model, reading), \
+                _replaced((base, "forward", reading.call), (reading.head, "forward", reading.call_head),
+                          (model, "generate", reading.generate(model.generate))):
             yield memories[0]
     finally:
         reading.close()
-        del base.forward
-        del model.generate
 
 
 def _register():

@@ -185,6 +185,20 @@ class Transformers(unittest.TestCase):
         self.assertTrue(recalled)
         self.assertEqual(recalled, {e.event for e in answer.recalled})
 
+    def test_the_model_is_left_as_it_was(self):
+        model = random_model("gemma2")
+        base, head = model.base_model, model.get_output_embeddings()
+        others = base.forward  # somebody else's replacement
+        base.forward = lambda *args, **kwargs: others(*args, **kwargs)
+        before = [dict(vars(m)) for m in model.modules()]
+        with episodic.attach(model, **SMALL):
+            self.assertIsNot(vars(head).get("forward"), None)
+        with self.assertRaises(ZeroDivisionError):
+            with episodic.attach(model, **SMALL):
+                raise ZeroDivisionError
+        self.assertEqual([list(vars(m)) for m in model.modules()], [list(b) for b in before])
+        self.assertIs(vars(base)["forward"], before[[*model.modules()].index(base)]["forward"])
+
     def test_bfloat16(self):
         model = random_model("llama").bfloat16()
         ids = torch.randint(3, 300, (1, 60))
@@ -449,7 +463,9 @@ class Transformers(unittest.TestCase):
     def test_memories_of_others_are_refused(self):
         model, other = random_model("llama"), random_model("llama", num_hidden_layers=2)
         for memory, message in ((new_memory(other, **SMALL), "2 layers"), ("book.mem", "str"), ([], "empty"),
-                                (episodic.Memory(4, 4, 2, 16, rotated=True, **SMALL), "after rotary")):
+                                (new_memory(random_model("qwen2, upper layers sliding"), **SMALL), "layer 2"),
+                                (new_memory(random_model("llama with llama3's rope"), **SMALL), "layer 0"),
+                                (episodic.Memory(4, 4, 2, 16, rotated=True, **SMALL), "no model's layers")):
             with self.subTest(message), self.assertRaisesRegex(episodic.ConfigError, message):
                 with episodic.attach(model, memory=memory):
                     pass
