@@ -22,6 +22,6 @@ __all__ = ["Answer", "BudgetError", "BusyError", "ClosedError", "ConfigError", "
 
 def attach(model, memory=None, **settings):
     """An episodic memory within a transformers model: `with episodic.attach(model, n_local=1024): model.generate(...)`.
-    See episodic.transformers."""
+    folder="book.mem" keeps it, and opens one that is there. See episodic.transformers."""
     from .transformers import attach as attach_to
     return attach_to(model, memory, **settings)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory alone, for attention of one's own: arrays where they lie, by torch's and numpy's attributes or DLPack."""
+from __future__ import annotations
+
 import ctypes
 import json
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from . import _library as lib
 
@@ -91,7 +95,7 @@ def _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, fr
     return shape
 
 
-def _layers(layers):
+def _layers(layers: Sequence[dict[str, Any]]) -> Any:
     """As ctypes. Frequencies stay alive with the array."""
     array = (lib.Layer * len(layers))()
     for to, layer in zip(array, layers):
@@ -122,7 +126,7 @@ class Memory:
     windows exactly; their queries and keys come before rotary embedding. model: the directory or GGUF file of the
     model, whose folders the programs of this project open too."""
 
-    _others = ()
+    _others: Sequence[Memory] = ()
 
     def __init__(self, n_layers, n_heads, n_kv_heads, head_dim, rotary_dim=None, rotary_theta=10000.0,
                  frequencies=None, attention_factor=1.0, interleaved=False, scale=None, softcap=None, folder=None,
@@ -167,7 +171,7 @@ class Memory:
         array = (ctypes.c_float * n)(*[float(s) for s in surprise])
         lib.call("memory_end_step", self._handle, array, n)
 
-    def end_step_ids(self, ids, surprise, last_logits):
+    def end_step_ids(self, ids: Sequence[int], surprise: Sequence[float], last_logits: Any) -> None:
         """Ends the step of these ids, which are kept with the memory. surprise: of ids[1] and on; that of ids[0] follows
         from the logits of the step before. last_logits: [vocab] float32 that follow the last id, in host memory."""
         n = len(ids)
@@ -179,11 +183,11 @@ class Memory:
         lib.call("memory_end_step_ids", self._handle, (ctypes.c_int64 * n)(*ids), n,
                  (ctypes.c_float * (n - 1))(*surprise), address, shape[0])
 
-    def abandon_step(self):
+    def abandon_step(self) -> None:
         """Gives up the step that is open, if one is."""
         lib.call("memory_abandon_step", self._handle)
 
-    def ids(self, start, end):
+    def ids(self, start: int, end: int) -> list[int]:
         """Ids of tokens of a kept memory; -1 where none were given."""
         return list(lib.items_of(ctypes.c_int64, "memory_ids", self._handle, lib.Range(start, end)))
 
@@ -203,17 +207,17 @@ class Memory:
         return self._info().chunk
 
     @property
-    def rows(self):
+    def rows(self) -> list[Memory]:
         """The memories of a batch's rows, this one first (episodic.attach)."""
         return [self, *self._others]
 
     @property
-    def lanes(self):
+    def lanes(self) -> int:
         """What recalls for itself: the layers that the memory serves, or groups of their heads."""
-        return self._info().lanes
+        return int(self._info().lanes)
 
     @property
-    def kept(self):
+    def kept(self) -> bool:
         """Whether it is kept in a folder."""
         return bool(self._info().kept)
 

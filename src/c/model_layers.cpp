@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "calls.hpp"
 #include "episodic/attention/copy_rows.hpp"
@@ -85,8 +86,12 @@ ModelConfig described_model(const episodic_shape& shape, const episodic_layer* l
   model.head_dim = shape.head_dim;
   if (shape.n_layers < 1 || shape.n_layers > 65536)
     throw ConfigError(concat("shape: n_layers = ", shape.n_layers, ", must be in [1, 65536]"));
+  constexpr std::int64_t kMost = 1 << 20;  // before there is room made for so many
+  for (const auto& [name, x] : {std::pair{"n_heads", shape.n_heads}, {"head_dim", shape.head_dim}})
+    if (x < 1 || x > kMost)
+      throw ConfigError(concat("shape: ", name, " = ", x, ", must be in [1, ", kMost, "]"));
   if (shape.n_kv_heads < 1 || shape.n_heads < shape.n_kv_heads ||
-      shape.n_heads % shape.n_kv_heads != 0 || shape.head_dim < 1)
+      shape.n_heads % shape.n_kv_heads != 0)
     throw ConfigError(concat("shape: ", shape.n_heads, " heads over ", shape.n_kv_heads,
                              " key/value heads of ", shape.head_dim,
                              " channels; n_heads must be a multiple of n_kv_heads"));
@@ -96,7 +101,7 @@ ModelConfig described_model(const episodic_shape& shape, const episodic_layer* l
         reinterpret_cast<const char*>(layers) + static_cast<std::size_t>(l) * stride);
     const episodic_layer one =
         layers ? known_fields(given, "layers", {}, kLayerLeast) : layer_of(shape);
-    if (layers && one.struct_size != stride)
+    if (layers && (one.struct_size != stride || stride % alignof(episodic_layer) != 0))
       throw ApiError{EPISODIC_CONFIG, concat("layers: struct_size = ", one.struct_size, " beside ",
                                              stride, "; all must be sizeof the struct")};
     if (one.rotary_dim < 0 || one.rotary_dim % 2 != 0 || one.rotary_dim > shape.head_dim)
