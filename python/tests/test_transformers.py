@@ -3,6 +3,7 @@
 import ctypes
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -346,6 +347,31 @@ class Transformers(unittest.TestCase):
                 self.assertEqual([tuple(e) for e in other.events], later)
                 if not family:  # the tokens were kept too
                     self.assertEqual(other.text(0, 300), other.model.decode(ids[0].tolist()))
+
+    def test_what_the_program_ingested_answers_here_and_goes_back(self):
+        program = os.environ.get("EPISODIC_PROGRAM", "")
+        if not os.path.exists(program):
+            self.skipTest("EPISODIC_PROGRAM names no program")
+        model = transformers.AutoModelForCausalLM.from_pretrained(MODEL).float().eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+
+        def run(*command):
+            return subprocess.run([program, *map(os.fspath, command), "--quiet", "--threads", "1"], check=True, text=True,
+                                  capture_output=True).stdout
+        with tempfile.TemporaryDirectory() as folder:
+            text, where = os.path.join(folder, "book.txt"), os.path.join(folder, "book.mem")
+            pathlib.Path(text).write_text(TEXT)
+            run("ingest", "--model", MODEL, "--memory-dir", where, "--text", text)
+            question = tokenizer(QUESTION, return_tensors="pt", add_special_tokens=False).input_ids
+            with episodic.attach(model, folder=where) as memory:
+                tokens = memory.tokens
+                told = model.generate(question, max_new_tokens=8, do_sample=False)
+                self.assertIn("52871", tokenizer.decode(told[0, question.shape[1]:]))
+                memory.commit()
+                self.assertGreater(memory.tokens, tokens)
+            memory.close()
+            self.assertIn("52871", run("ask", "--model", MODEL, "--memory-dir", where, "--prompt", QUESTION,
+                                       "--max-new", "8"))
 
     def test_a_folder_of_another_model_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
