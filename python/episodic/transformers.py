@@ -385,9 +385,16 @@ def _require_same_weights(model, source):
 
 
 def _source_of(model):
-    """The directory that a model was loaded from, where there is one."""
-    path = getattr(model.config, "_name_or_path", "") or ""
-    return path if os.path.isfile(os.path.join(path, "config.json")) else None
+    """The directory that a model was loaded from, that of the hub's cache among them; None where there is none."""
+    name = getattr(model.config, "_name_or_path", "") or ""
+    if os.path.isfile(os.path.join(name, "config.json")):
+        return name
+    try:
+        from huggingface_hub import try_to_load_from_cache
+        found = try_to_load_from_cache(name, "config.json", revision=getattr(model.config, "_commit_hash", None))
+    except (ImportError, ValueError):  # no name of the hub's
+        return None
+    return os.path.dirname(found) if isinstance(found, str) else None
 
 
 def new_memory(model: Any, source: str | os.PathLike | None = None, folder: str | os.PathLike | None = None,
@@ -408,8 +415,9 @@ def _memory_for(model, layers, source, folder, write, settings):
             _require_same_weights(model, path)
         try:
             return Memory(*shape, layers=_told(layers, settings), model=path, folder=folder, write=write, **settings)
-        except FileError:
-            # a family that the library does not know, under a directory that nobody named: a memory of the shape alone
+        except (ConfigError, DataError, FileError):
+            # Nobody named the directory: the library may not know the family, or transformers may read it otherwise.
+            # A memory of what was seen needs none of it; settings that are wrong are refused there too.
             if source is not None or folder is not None:
                 raise
     if "n_local" not in settings and any(layer.table and layer.table.by_length for layer in layers):

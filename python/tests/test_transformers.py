@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A memory within transformers models: equal to their own attention within the window, and to our decoder beyond it."""
+import contextlib
 import ctypes
+import io
 import os
 import pathlib
 import subprocess
@@ -373,6 +375,31 @@ class Transformers(unittest.TestCase):
             self.assertIn("52871", run("ask", "--model", MODEL, "--memory-dir", where, "--prompt", QUESTION,
                                        "--max-new", "8"))
 
+    def test_a_model_of_the_hubs_cache_knows_its_files(self):
+        program = """
+import sys, episodic, episodic.transformers, torch, transformers
+model = transformers.AutoModelForCausalLM.from_pretrained("somebody/tiny").float().eval()
+with episodic.attach(model, folder=sys.argv[1]) as memory:
+    model(torch.arange(3, 60)[None])
+    memory.commit()
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            cached = pathlib.Path(folder) / "home" / "hub" / "models--somebody--tiny"
+            (cached / "refs").mkdir(parents=True)
+            (cached / "refs" / "main").write_text("a" * 40)
+            (cached / "snapshots").mkdir()
+            os.symlink(MODEL, cached / "snapshots" / ("a" * 40))
+            where = os.path.join(folder, "kept.mem")
+            done = subprocess.run([sys.executable, "-c", program, where], capture_output=True, text=True, env={
+                **os.environ, "HF_HOME": os.path.join(folder, "home"), "HF_HUB_OFFLINE": "1",
+                "PYTHONPATH": os.pathsep.join(sys.path)})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with episodic.load(MODEL) as engine:  # the same model by its directory
+                self.assertEqual(engine.open(where).tokens, 57)
+            random_model("llama").save_pretrained(os.path.join(folder, "other"))
+            with self.assertRaises(episodic.ConfigError), episodic.load(os.path.join(folder, "other")) as engine:
+                engine.open(where)
+
     def test_a_folder_of_another_model_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             paths = [os.path.join(folder, name) for name in ("one", "two")]
@@ -421,6 +448,7 @@ class Transformers(unittest.TestCase):
 
     def test_what_the_readme_says(self):
         tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]  # transformers 4 gives more than a Llama takes
         model = transformers.AutoModelForCausalLM.from_pretrained(MODEL).float().eval()
         page = (pathlib.Path(__file__).resolve().parents[1] / "README.md").read_text()
         blocks = [b.split("```")[0] for b in page.split("```python\n")[1:]]
@@ -428,7 +456,8 @@ class Transformers(unittest.TestCase):
         self.assertEqual(len(blocks), 2)
         names = {"model": model, "tokenizer": tokenizer, "book": TEXT, "question": QUESTION, "context": TEXT}
         for block in blocks:
-            exec(block.replace("model=...", "model=model, tokenizer=tokenizer"), names)
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(block.replace("model=...", "model=model, tokenizer=tokenizer"), names)
 
     # -- what is refused
 
