@@ -415,10 +415,12 @@ def _memory_for(model, layers, source, folder, write, settings):
             _require_same_weights(model, path)
         try:
             return Memory(*shape, layers=_told(layers, settings), model=path, folder=folder, write=write, **settings)
-        except (ConfigError, DataError, FileError):
+        except (ConfigError, DataError, FileError) as e:
             # Nobody named the directory: the library may not know the family, or transformers may read it otherwise.
-            # A memory of what was seen needs none of it; settings that are wrong are refused there too.
-            if source is not None or folder is not None:
+            # A memory of what was seen needs none of it; settings that are wrong are refused there too. One in a folder
+            # does without it only where the library cannot read the model: no program has made it then.
+            unknown = isinstance(e, FileError) and str(e).startswith(os.path.join(path, "config.json"))
+            if source is not None or folder is not None and not unknown:
                 raise
     if "n_local" not in settings and any(layer.table and layer.table.by_length for layer in layers):
         raise ConfigError("attach: this model's rotary table depends on the length of the context; say n_local")
@@ -649,6 +651,8 @@ class _Reading:
             for name in ("cache_implementation", "penalty_alpha", "dola_layers"):
                 if kwargs.get(name):
                     raise ConfigError(f"attach: {name} is not built with a memory; leave it out")
+            if setting("prefill_chunk_size"):
+                raise ConfigError("attach: prefill_chunk_size: the memory reads in steps of its own; leave it out")
             if setting("use_cache") is False:
                 raise ConfigError("attach: without use_cache a model reads its prompt anew for each token; leave it out")
             self.check_caches(kwargs)

@@ -289,23 +289,30 @@ class Transformers(unittest.TestCase):
                 self.assertTrue((model(more).logits == wanted).all())
 
     def test_a_memory_goes_on_and_is_kept(self):
-        model = random_model("gemma3_text")
-        ids = torch.randint(3, 300, (1, 90))
         with tempfile.TemporaryDirectory() as folder:
-            where = os.path.join(folder, "m")
-            with episodic.attach(model, folder=where, **SMALL) as memory:
-                model(ids)
-                memory.commit()
-                events = memory.events
-                wanted = model(ids[:, :10]).logits
-                with self.assertRaisesRegex(episodic.DataError, "row"):
-                    model(ids.expand(2, -1))
-            self.assertTrue(events)
-            memory.close()
-            with episodic.attach(model, folder=where, write=False) as again:
-                self.assertEqual(again.events, events)
-                self.assertEqual(again.ids(0, 90), ids[0].tolist())
-                self.assertTrue((model(ids[:, :10]).logits == wanted).all())
+            self.goes_on(random_model("gemma3_text"), os.path.join(folder, "one.mem"))
+            # of a directory whose family the library does not know
+            random_model("cohere").save_pretrained(os.path.join(folder, "model"))
+            with self.assertRaises(episodic.FileError):
+                episodic.load(os.path.join(folder, "model"))
+            model = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "model")).float().eval()
+            self.goes_on(model, os.path.join(folder, "two.mem"))
+
+    def goes_on(self, model, where):
+        ids = torch.randint(3, 300, (1, 90))
+        with episodic.attach(model, folder=where, **SMALL) as memory:
+            model(ids)
+            memory.commit()
+            events = memory.events
+            wanted = model(ids[:, :10]).logits
+            with self.assertRaisesRegex(episodic.DataError, "row"):
+                model(ids.expand(2, -1))
+        self.assertTrue(events)
+        memory.close()
+        with episodic.attach(model, folder=where, write=False) as again:
+            self.assertEqual(again.events, events)
+            self.assertEqual(again.ids(0, 90), ids[0].tolist())
+            self.assertTrue((model(ids[:, :10]).logits == wanted).all())
 
     def test_folders_are_shared_with_the_programs(self):
         """A memory that our decoder made goes on here, and the other way round, also of a model with windows."""
@@ -490,6 +497,7 @@ with episodic.attach(model, folder=sys.argv[1]) as memory:
                                              (episodic.ConfigError, "assisted", {"assistant_model": model}),
                                              (episodic.ConfigError, "assisted", {"prompt_lookup_num_tokens": 3}),
                                              (episodic.ConfigError, "use_cache", {"use_cache": False}),
+                                             (episodic.ConfigError, "prefill_chunk_size", {"prefill_chunk_size": 4}),
                                              (episodic.DataError, "holds tokens", {"past_key_values": past}),
                                              (episodic.ConfigError, "cache_implementation",
                                               {"cache_implementation": "static"})):
