@@ -275,6 +275,7 @@ class Handle:
         return c_void_p(self._value)
 
     def close(self) -> None:
+        """Gives it back now; no other call takes it then."""
         value, self._value = self._value, None
         if value:
             call(self._free, value)
