@@ -122,6 +122,8 @@ class Model:
         """path: a Hugging Face directory or a GGUF file. device: "cpu", or "cuda" with a wheel that has it: NotBuiltError
         with another one, DeviceError where no device is there."""
         self.path, self.device = os.fspath(path), device
+        if device == "cuda":
+            lib.load_cublas()
         options = lib.LoadOptions(device=device.encode(), device_number=device_number)
         self._handle = lib.made("model_free", "model_load", os.fsencode(self.path), options)
         info = lib.ModelInfo()

@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import os
 import pathlib
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -231,6 +232,17 @@ def _load() -> ctypes.CDLL:
 
 _library = _load()
 version: str = _library.episodic_version().decode()
+
+
+def load_cublas() -> None:
+    """Loads that of a package of NVIDIA's, so that the library finds it by its name; without one it looks elsewhere."""
+    for root in map(pathlib.Path, sys.path):
+        for path in sorted(root.glob("nvidia/*/lib/libcublas.so.*")):
+            try:
+                ctypes.CDLL(str(path))
+                return
+            except OSError:  # of another machine, or without its companions
+                continue
 
 
 def error_of(code: int, message: bytes) -> Error | MemoryError:

@@ -428,6 +428,11 @@ static void test_engine(const char* path, const char* folder) {
   OK(episodic_sequence_events(sequence, 0, events, 1, &n));
   OK(episodic_sequence_pin(sequence, 0, 1));
   FAILS(episodic_sequence_forget(sequence, events[0], &n), EPISODIC_DATA, "pinned");
+  { /* no such length can be computed */
+    const episodic_range all = {INT64_MAX, INT64_MIN + 1}, none = {INT64_MIN, INT64_MAX};
+    FAILS(episodic_sequence_forget(sequence, all, &n), EPISODIC_DATA, "forget");
+    FAILS(episodic_sequence_forget(sequence, none, &n), EPISODIC_DATA, "forget");
+  }
   OK(episodic_sequence_pin(sequence, 0, 0));
   OK(episodic_sequence_forget(sequence, events[0], &n));
   CHECK(n == 1);
