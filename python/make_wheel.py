@@ -45,7 +45,8 @@ def main():
     if len(sys.argv) > 3:
         cuda = int(sys.argv[3])
         version += f"+cu{cuda}"
-        more = f"Provides-Extra: cuda\nRequires-Dist: nvidia-cublas-cu{cuda}; extra == \"cuda\"\n"
+        cublas = f"nvidia-cublas >={cuda},<{cuda + 1}" if cuda > 12 else f"nvidia-cublas-cu{cuda}"  # NVIDIA's names
+        more = f"Provides-Extra: cuda\nRequires-Dist: {cublas}; extra == \"cuda\"\n"
     info = f"episodic-{version}.dist-info"
     tag = f"py3-none-linux_{os.uname().machine}"
     files = {f"episodic/{p.relative_to(HERE / 'episodic')}": p.read_bytes()
