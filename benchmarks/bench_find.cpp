@@ -28,7 +28,7 @@ struct FindFlags {
   tools::CommonFlags common;
   tools::ModelFlags model;
   tools::TextFlags text;
-  std::filesystem::path facts, json;
+  std::filesystem::path facts, encoder, json;
   std::vector<std::string> methods{"window", "memory", "reread"};
   std::int64_t tokens = 16384, first = 0, count = 40;
   PassageOptions passages;
@@ -169,6 +169,11 @@ void run(const FindFlags& flags) {
   const double read_seconds = seconds_since(start);
   const auto snapshot = engine->snapshot();
   PassageFinder finder(model);
+  std::optional<SentenceEncoder> encoder;
+  if (!flags.encoder.empty()) {
+    encoder.emplace(SentenceEncoder::open(flags.encoder, SentenceEncoder::kAllPositions));
+    finder.set_encoder(&*encoder);
+  }
   double index_seconds = 0;
   if (wanted("reread") || wanted("passages")) {
     start = Clock::now();
@@ -243,6 +248,7 @@ void run(const FindFlags& flags) {
               {"events", engine->n_events()},
               {"facts", {{"first", flags.first}, {"count", flags.count}}},
               {"passages", {{"count", flags.passages.count}, {"tokens", flags.passages.tokens}}},
+              {"encoder", flags.encoder.string()},
               {"memory", tools::settings_json(config)},
               {"seconds", {{"read", read_seconds}, {"index", index_seconds}}},
               {"finder_bytes", finder.bytes()}};
@@ -298,6 +304,8 @@ int main(int argc, char** argv) {
   app.option("--count", flags.count, "Facts that are hidden").positive();
   app.option("--passages", flags.passages.count, "Passages that are read again").positive();
   app.option("--passage-tokens", flags.passages.tokens, "Tokens of each").positive();
+  app.option("--encoder", flags.encoder, "Sentence encoder that finds passages too")
+      .type_name("DIR");
   app.flag("--plain", flags.plain, "Without the model's chat format");
   app.option("--json", flags.json, "Result file");
   flags.common.add_to(app);

@@ -156,6 +156,13 @@ void LowerTiers::await() {
   if (is_bringing_) brought_.wait();
   is_bringing_ = false;
   failure_ = nullptr;
+  // The host has given slots to a layer's events, and the copies into them were never launched.
+  if (uncopied_ < 0) return;
+  for (std::int64_t lane = uncopied_; lane < uncopied_ + per_layer_; ++lane) {
+    slots_[at(lane)].assign(at(arrays_.n_slots), Slot{});
+    std::fill(slot_of_[at(lane)].begin(), slot_of_[at(lane)].end(), -1);
+  }
+  uncopied_ = -1;
 }
 
 void LowerTiers::wait_and_rethrow() {
@@ -167,6 +174,7 @@ void LowerTiers::wait_and_rethrow() {
 kernels::CopyRunsParams LowerTiers::fetch(std::int64_t first_lane,
                                           const kernels::DeviceEventId* recalled,
                                           const std::int32_t* sizes, cudaStream_t stream) {
+  uncopied_ = first_lane;
   const std::int64_t most = per_layer_ * most_recalled_;
   auto* const asked = asked_.as<kernels::DeviceEventId>();
   void* const to[] = {asked, asked + most};

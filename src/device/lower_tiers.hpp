@@ -79,9 +79,13 @@ class LowerTiers {
   /// attention where they are: copies of the lists to the host, and what the host does about them.
   /// \param recalled [lanes of a layer, most_recalled] and sizes [lanes of a layer, 3], of which
   ///        the third says how many: device memory
-  /// \return the copies that the host will have listed, which the caller launches behind it
+  /// \return the copies that the host will have listed, which the caller launches behind it, and
+  ///         then calls copies_launched
   kernels::CopyRunsParams fetch(std::int64_t first_lane, const kernels::DeviceEventId* recalled,
                                 const std::int32_t* sizes, cudaStream_t stream);
+
+  /// Without it, what the last fetch gave slots to counts as in none.
+  void copies_launched() { uncopied_ = -1; }
 
   /// Waits until the host has done its part of what was enqueued. The other members do so as well,
   /// and forget what failed.
@@ -160,11 +164,12 @@ class LowerTiers {
   PinnedBuffer fetched_;   // [per_layer_ * most_recalled_, slot_bytes]
   PinnedBuffer pointers_;  // [per_layer_ * most_recalled_] entries of `blocks`
   PinnedBuffer runs_;      // [2 * per_layer_ * most_recalled_] copies of the two, then their number
-  std::int64_t n_fetched_ = 0, n_pointers_ = 0;     // of the layer that is being fetched
-  std::vector<Layer> of_layers_;                    // [lanes / per_layer_]
-  std::exception_ptr failure_;                      // of a fetch in this step
-  Event brought_;                                   // behind the host's part of the last fetch
-  bool is_bringing_ = false;                        // and it may not have ended
+  std::int64_t n_fetched_ = 0, n_pointers_ = 0;  // of the layer that is being fetched
+  std::vector<Layer> of_layers_;                 // [lanes / per_layer_]
+  std::exception_ptr failure_;                   // of a fetch in this step
+  Event brought_;                                // behind the host's part of the last fetch
+  bool is_bringing_ = false;                     // and it may not have ended
+  std::int64_t uncopied_ = -1;  // first lane of a fetch whose copies are not launched; -1: none
   std::vector<std::vector<Slot>> slots_;            // of each lane
   std::vector<std::vector<std::int32_t>> slot_of_;  // of each lane and event; -1: none
   std::vector<bool> pinned_;                        // of each event, as the store numbers them

@@ -573,6 +573,8 @@ void DeviceMemory::Impl::recall_apart(std::int64_t l, std::span<Impl* const> apa
     if (m->has_host_tier()) over_host.push_back(m);
   }
   device::launch_batch(kernels::copy_runs_batch, read, stream, "fetching events");
+  for (Impl* const m : apart)
+    if (m->lower) m->lower->copies_launched();
   swap_in(l, over_host);
   device::launch_batch(kernels::score_events_batch, scores_of_lists, stream, "scores of events");
 }

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
+#include "encoder_voice.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/text/sentences.hpp"
 #include "key_voice.hpp"
@@ -17,6 +19,7 @@ namespace episodic {
 namespace {
 
 constexpr double kFusion = 5;             // 1 / (kFusion + rank), ranks from 0
+constexpr double kEncoderWeight = 2;      // as much as keys and words together
 constexpr std::int64_t kToSentence = 32;  // tokens that a border moves to a sentence's at most
 
 /// What each voice says of the events, and how much it counts.
@@ -47,7 +50,7 @@ struct PassageFinder::Impl {
   std::shared_ptr<const Model> model;
   KeyVoice keys;
   WordVoice words;
-  EncoderReader* encoder = nullptr;
+  std::optional<EncoderVoice> encoder;
   std::vector<std::int32_t> ids;
   std::vector<TokenRange> events;
 
@@ -74,14 +77,19 @@ PassageFinder::~PassageFinder() = default;
 PassageFinder::PassageFinder(PassageFinder&&) noexcept = default;
 PassageFinder& PassageFinder::operator=(PassageFinder&&) noexcept = default;
 
-void PassageFinder::set_encoder(EncoderReader* reader) { impl_->encoder = reader; }
+void PassageFinder::set_encoder(const SentenceEncoder* encoder) {
+  impl_->encoder.reset();
+  if (encoder) impl_->encoder.emplace(*encoder);
+}
 std::int64_t PassageFinder::events() const { return std::ssize(impl_->events); }
 std::int64_t PassageFinder::bytes() const {
-  return impl_->keys.bytes() + impl_->words.bytes() + 4 * std::ssize(impl_->ids) +
+  return impl_->keys.bytes() + impl_->words.bytes() +
+         (impl_->encoder ? impl_->encoder->bytes() : 0) + 4 * std::ssize(impl_->ids) +
          static_cast<std::int64_t>(sizeof(TokenRange)) * std::ssize(impl_->events);
 }
 
-void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int64_t> ids) {
+void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int64_t> ids,
+                         const ProgressCallback& progress) {
   if (memory.config().scope == EventScope::head)
     throw ConfigError(
         "passages: scope = head: each head has events of its own, which have no text in common; "
@@ -116,7 +124,7 @@ void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int6
   m.ids = std::move(now);
   for (EventId e = std::ssize(m.events); e < table.size(); ++e) m.events.push_back(table[e]);
   m.keys.add(memory);
-  if (m.encoder) m.encoder->write(table, ids);
+  if (m.encoder) m.encoder->update(m.model->tokenizer(), m.ids, progress);
 }
 
 std::string PassageFinder::Impl::text_of(const TokenRange& range,
@@ -172,11 +180,7 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
   const double by_words = std::sqrt(words.coverage);
   std::vector<Opinion> voices{{m.keys.score(question), 2 - 2 * by_words},
                               {std::move(words.events), 2 * by_words}};
-  if (m.encoder) {
-    m.encoder->read(question);
-    std::vector<double>& scores = voices.emplace_back().scores;
-    for (EventId e = 0; e < std::ssize(m.events); ++e) scores.push_back(m.encoder->score(e));
-  }
+  if (m.encoder) voices.push_back({m.encoder->score(question, m.events), kEncoderWeight});
   std::vector<double> fused(m.events.size(), 0.0);
   double heard = 0;
   for (const Opinion& voice : voices)

@@ -10,6 +10,7 @@
 #include "chat.hpp"
 #include "common.hpp"
 #include "engines.hpp"
+#include "reader_flags.hpp"
 
 namespace episodic::tools {
 
@@ -27,6 +28,7 @@ struct ChatCommandFlags {
   JsonFlag json;
   bool no_history = false;
   std::int64_t reread = 0;  ///< passages that are read again before a message
+  EncoderFlags encoder;     ///< which finds them too
 };
 
 /// One conversation. `ChatSession` computes its answers, `RemoteChat` asks a server for them.

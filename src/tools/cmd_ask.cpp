@@ -27,7 +27,7 @@ struct AskFlags {
   EncoderFlags encoder;
   GenerationFlags generation;
   GrammarFlags grammar;
-  bool keep = false, recall = false;
+  bool keep = false, recall = false, passages_only = false;
   std::optional<std::int64_t> reread;
   std::int64_t passage_tokens = PassageOptions().tokens;
 
@@ -40,24 +40,28 @@ struct AskFlags {
   }
 };
 
-/// What is read for an answer, all behind the memory; the question in steps of its own, so that it
-/// alone decides what is recalled.
+/// What is read for an answer; the question in steps of its own, so that it alone decides what is
+/// recalled.
 struct AskPrompt {
   std::vector<std::int64_t> text, question;
 };
 
 /// \param passages that are read again before the question; may be empty
+/// \param goes_on behind the memory; else a text begins here
 AskPrompt ask_prompt(const AskFlags& flags, const Tokenizer& tokenizer,
-                     std::span<const Passage> passages) {
+                     std::span<const Passage> passages, bool goes_on) {
   std::string before = joined_text(passages);
   if (!before.empty()) before += "\n\n";
   AskPrompt prompt;
   if (flags.chat.chat) {
     ChatPrompt chat =
-        chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt, true);
+        chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt, goes_on);
     prompt = {std::move(chat.text), std::move(chat.question)};
   } else {
-    if (!before.empty()) prompt.text = encode_continuation(tokenizer, "\n\n" + before);
+    if (!goes_on)
+      prompt.text = tokenizer.encode(before);
+    else if (!before.empty())
+      prompt.text = encode_continuation(tokenizer, "\n\n" + before);
     prompt.question = encode_continuation(tokenizer, flags.prompt);
   }
   if (prompt.question.empty()) std::swap(prompt.text, prompt.question);
@@ -102,26 +106,37 @@ void run(const AskFlags& flags) {
       open_kept(flags.model, flags.dir, flags.keep ? OpenMode::write : OpenMode::read));
   check_finished(flags, *memory);
   const PassageOptions reread = flags.passages(memory->config());
+  if (flags.passages_only && reread.count == 0)
+    throw ConfigError("--passages-only: there are none to read; give --reread N");
   std::vector<Passage> passages;
   double find_seconds = 0;
   if (reread.count > 0) {
     const auto start = std::chrono::steady_clock::now();
     PassageFinder finder(engine->shared_model());
-    finder.read(*memory, memory->token_ids(0, memory->tokens()));
+    finder.set_encoder(flags.encoder.encoder());
+    ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
+    finder.read(*memory, memory->token_ids(0, memory->tokens()), bar.callback());
     passages = finder.find(flags.prompt, reread);
     find_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const AskPrompt prompt = ask_prompt(flags, tokenizer, passages);
+  // a memory that is all in its window has none: then it answers itself
+  const bool alone = flags.passages_only && !passages.empty();
+  const AskPrompt prompt = ask_prompt(flags, tokenizer, passages, !alone);
   const auto prompt_tokens = static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
-  engine->attach(memory, memory->tokens() + prompt_tokens + options.max_new);
-  if (const auto reader = flags.encoder.open(*engine)) {
+  if (alone)
+    engine->attach_full_attention(prompt_tokens + options.max_new);
+  else
+    engine->attach(memory, memory->tokens() + prompt_tokens + options.max_new);
+  // it finds the passages, or the events that are recalled
+  if (const auto reader = reread.count > 0 ? nullptr : flags.encoder.open(*engine)) {
     reader->attach(*engine);
     reader->ask(memory->token_ids(0, memory->tokens()), flags.prompt);
   }
   const bool host = engine->memory() == memory.get();
-  RecallNotes notes(*engine, flags.recall && host ? memory.get() : nullptr);
+  const bool recalls = flags.recall && !alone;
+  RecallNotes notes(*engine, recalls && host ? memory.get() : nullptr);
   const auto note = [&] {
-    if (flags.recall) notes.note();
+    if (recalls) notes.note();
     return true;
   };
   const auto last = std::span(prompt.question).last(1);
@@ -160,10 +175,11 @@ void run(const AskFlags& flags) {
   if (reread.count > 0) {
     json["seconds"]["find"] = find_seconds;
     json["passages"] = passages_json(passages);
+    json["passages_only"] = alone;
     if (flags.recall)
       flags.json.say("\nRead again before the question:\n" + passages_table(passages));
   }
-  if (flags.recall) {
+  if (recalls) {
     const std::vector<RecalledEvent> events = notes.ranked();
     json["recalled"] = recalled_json(events, *memory, tokenizer);
     flags.json.say("\nRecalled for the question and the answer:\n" +
@@ -190,7 +206,7 @@ void add_ask(Command& app) {
   flags->model.add_to(sub, false);
   sub.option("--memory-dir", flags->dir, "Folder of the memory").required();
   sub.option("--prompt", flags->prompt, "The question").required();
-  flags->encoder.add_to(sub);
+  flags->encoder.add_to(sub, "Passages to read again are found, or without them events recalled,");
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->grammar.add_to(sub);
@@ -203,7 +219,11 @@ void add_ask(Command& app) {
       .positive()
       .shows_default()
       .needs(reread);
-  sub.flag("--keep", flags->keep, "Commit question and answer to the memory").excludes(reread);
+  const Option keep =
+      sub.flag("--keep", flags->keep, "Commit question and answer to the memory").excludes(reread);
+  sub.flag("--passages-only", flags->passages_only,
+           "Answer from the passages alone: neither the window nor recalled events are attended to")
+      .excludes(keep);
   sub.flag(
       "--recall", flags->recall,
       "Also list the events that were recalled for it, with their text: what the answer is from");

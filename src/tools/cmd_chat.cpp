@@ -228,11 +228,13 @@ void add_chat(Command& app) {
   sub.option("--system", flags->chat.system, "The system's message");
   sub.option("--chat-variables", flags->chat.variables,
              "More variables of the template as JSON, such as {\"enable_thinking\": false}");
-  sub.option("--reread", flags->reread,
-             "Passages of the memory that are found for a message and read again before it")
-      .not_negative()
-      .shows_default()
-      .excludes(server);
+  const Option reread =
+      sub.option("--reread", flags->reread,
+                 "Passages of the memory that are found for a message and read again before it")
+          .not_negative()
+          .shows_default()
+          .excludes(server);
+  flags->encoder.add_to(sub, "Passages are found").needs(reread);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::model);
   flags->grammar.add_to(sub);
   sub.flag("--no-history", flags->no_history,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reader_flags.hpp"
 
+#include <fmt/format.h>
+
 #include "episodic/base/error.hpp"
 #include "episodic/model/open_model.hpp"
 
@@ -50,18 +52,25 @@ void TextReader::ask(std::span<const std::int64_t> ids, std::string_view questio
   reader_->read(question);
 }
 
-void EncoderFlags::add_to(Command& app) {
-  app.option("--encoder", dir,
-             "Events are recalled by what their text has to do with the question, as the sentence "
-             "encoder in DIR finds (scripts/sentence_encoder fetches one)")
+Option EncoderFlags::add_to(Command& app, const char* what) {
+  return app
+      .option("--encoder", dir,
+              fmt::format("{} by what their text has to do with the question, as the sentence "
+                          "encoder in DIR finds (scripts/sentence_encoder fetches one)",
+                          what))
       .type_name("DIR");
 }
 
+const SentenceEncoder* EncoderFlags::encoder() const {
+  if (!encoder_ && !dir.empty())
+    encoder_ = std::make_unique<SentenceEncoder>(
+        SentenceEncoder::open(dir, SentenceEncoder::kAllPositions));
+  return encoder_.get();
+}
+
 std::unique_ptr<TextReader> EncoderFlags::open(Engine& engine) const {
-  if (dir.empty()) return nullptr;
-  encoder_ =
-      std::make_unique<SentenceEncoder>(SentenceEncoder::open(dir, SentenceEncoder::kAllPositions));
-  return std::make_unique<TextReader>(*encoder_, engine.tokenizer());
+  if (!encoder()) return nullptr;
+  return std::make_unique<TextReader>(*encoder(), engine.tokenizer());
 }
 
 }  // namespace episodic::tools

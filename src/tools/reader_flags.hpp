@@ -55,7 +55,10 @@ class TextReader {
 struct EncoderFlags {
   std::filesystem::path dir;  ///< empty: none
 
-  void add_to(Command& app);
+  /// \param what it does, the begin of a sentence
+  Option add_to(Command& app, const char* what = "Events are recalled");
+  /// Null without --encoder. Lives as long as these flags. \throws FileError
+  const SentenceEncoder* encoder() const;
   /// Null without --encoder. Lives no longer than these flags and the engine.
   std::unique_ptr<TextReader> open(Engine& engine) const;
 

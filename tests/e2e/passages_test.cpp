@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <string>
@@ -17,6 +18,7 @@
 #include "episodic/session/engine.hpp"
 #include "episodic/session/passages.hpp"
 #include "episodic/text/words.hpp"
+#include "session/encoder_voice.hpp"
 #include "session/key_voice.hpp"
 #include "session/word_voice.hpp"
 
@@ -274,6 +276,142 @@ TEST_CASE("passages: the keys' voice is a sum of cosines after whitening") {
   for (const double s : expected) most = std::max(most, std::abs(s));
   for (std::size_t e = 0; e < scores.size(); ++e)  // 8-bit codes: a percent of the range
     REQUIRE(scores[e] == Approx(expected[e]).margin(0.02 * most));
+}
+
+const SentenceEncoder& encoder() {
+  static const auto e = SentenceEncoder::open(std::filesystem::path(EPISODIC_SOURCE_DIR) /
+                                              "tests/model/sentence_encoder/tiny");
+  return e;
+}
+
+/// The cosine of the question and the window whose middle is nearest, the earlier of two. Windows
+/// of 48 tokens begin every 24, up to the first that reaches the end.
+std::vector<double> plain_encoder_scores(const Tokenizer& tokenizer,
+                                         const std::vector<std::int32_t>& ids,
+                                         const std::string& question,
+                                         const std::vector<TokenRange>& events) {
+  const std::vector<float> asked = encoder().encode(question);
+  std::vector<std::vector<float>> vectors;
+  for (std::size_t first = 0;; first += 24) {
+    std::string text;
+    StreamDecoder decoder(tokenizer);
+    for (std::size_t t = first; t < std::min(first + 48, ids.size()); ++t)
+      if (ids[t] >= 0) text += decoder.push(ids[t]);
+    text += decoder.finish();
+    const bool blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
+    vectors.push_back(blank ? std::vector<float>() : encoder().encode(text));
+    if (first + 48 >= ids.size()) break;
+  }
+  std::vector<double> scores;
+  for (const TokenRange& e : events) {
+    const std::int64_t middle = (e.start + e.end) / 2;
+    std::size_t best = 0;
+    const auto far = [&](std::size_t w) {
+      return std::abs(middle - 24 * static_cast<std::int64_t>(w) - 24);
+    };
+    for (std::size_t w = 1; w < vectors.size(); ++w)
+      if (far(w) <= far(best)) best = w;
+    double score = vectors[best].empty() ? -1 : 0;
+    for (std::size_t i = 0; i < vectors[best].size(); ++i)
+      score += static_cast<double>(vectors[best][i]) * static_cast<double>(asked[i]);
+    scores.push_back(score);
+  }
+  return scores;
+}
+
+TEST_CASE("passages: the encoder's voice is the cosine of the window about an event") {
+  const Tokenizer& tokenizer = model()->tokenizer();
+  const Ids encoded = tokenizer.encode(story(60, kFacts));
+  const std::string question = "Who walked slowly to the garden?";
+  for (const std::size_t n : {std::size_t{1}, std::size_t{47}, std::size_t{48}, std::size_t{49},
+                              std::size_t{72}, std::size_t{73}, std::size_t{500}}) {
+    CAPTURE(n);
+    std::vector<std::int32_t> ids(encoded.begin(),
+                                  encoded.begin() + static_cast<std::ptrdiff_t>(n));
+    std::vector<TokenRange> events;
+    for (std::int64_t t = 0, size = 1; t < std::ssize(ids); t += size, size = 1 + (size * 7) % 11)
+      events.push_back({t, std::min(t + size, std::ssize(ids))});
+    EncoderVoice voice(encoder());
+    std::int64_t asked_for = 0;
+    voice.update(tokenizer, ids, [&](std::int64_t, std::int64_t of) {
+      asked_for = of;
+      return true;
+    });
+    // the first token, which begins a text, has none of its own
+    REQUIRE(asked_for == (n == 1 ? 0 : EncoderVoice::windows(std::ssize(ids))));
+    for (const bool forgotten : {false, true}) {
+      if (forgotten && n < 200) break;
+      if (forgotten) {
+        std::fill(ids.begin() + 100, ids.begin() + 190, -1);  // two windows have no text left
+        std::int64_t again = 0;
+        voice.update(tokenizer, ids, [&](std::int64_t, std::int64_t of) {
+          again = of;
+          return true;
+        });
+        REQUIRE(again == 4);  // those that reach in, and no other
+      }
+      const std::vector<double> got = voice.score(question, events),
+                                expected = plain_encoder_scores(tokenizer, ids, question, events);
+      REQUIRE(got.size() == expected.size());
+      for (std::size_t e = 0; e < got.size(); ++e) {
+        CAPTURE(e);
+        REQUIRE(got[e] == Approx(expected[e]).margin(1e-5));
+      }
+    }
+    REQUIRE(voice.bytes() >= asked_for / 2 * 4 * encoder().width());
+  }
+}
+
+TEST_CASE("passages: an encoder's windows that wait are encoded later, and those there once") {
+  const Tokenizer& tokenizer = model()->tokenizer();
+  const Ids encoded = tokenizer.encode(story(120, kFacts));
+  const std::vector<std::int32_t> ids(encoded.begin(), encoded.begin() + 1200);
+  const std::vector<TokenRange> events{{0, 9}, {590, 610}, {1180, 1200}};
+  EncoderVoice whole(encoder()), parts(encoder());
+  whole.update(tokenizer, ids, {});
+  std::int64_t done = 0, total = 0;
+  const auto note = [&](bool go_on) {
+    return [&, go_on](std::int64_t d, std::int64_t of) {
+      done = d;
+      total = of;
+      return go_on;
+    };
+  };
+  parts.update(tokenizer, std::span(ids).first(500), note(false));
+  REQUIRE(done < total);
+  REQUIRE(parts.score("Who?", {{events[1]}})[0] == -1);
+  const std::int64_t known = done;
+  parts.update(tokenizer, ids, note(true));
+  REQUIRE(done == total);
+  REQUIRE(total == EncoderVoice::windows(1200) - known);
+  REQUIRE(parts.score("Who left the sea?", events) == whole.score("Who left the sea?", events));
+  parts.update(tokenizer, ids, [](std::int64_t, std::int64_t) -> bool {
+    throw Error("nothing is left to encode");
+  });
+}
+
+TEST_CASE("passages: an encoder counts as much as keys and words together") {
+  if (no_model()) return;
+  Reader reader;
+  const Ids ids = reader.engine.known_ids();
+  PassageFinder finder(model());
+  finder.set_encoder(&encoder());
+  finder.read(*reader.engine.memory(), ids);
+  const std::int64_t bytes = finder.bytes();
+  const std::string question = "What is the donkey of Agatha called?";
+  const std::vector<Passage> with = finder.find(question, {8, 16});
+  finder.set_encoder(nullptr);
+  REQUIRE(finder.bytes() < bytes);
+  const std::vector<Passage> without = finder.find(question, {8, 16});
+  REQUIRE(without == reader.finder().find(question, {8, 16}));
+  REQUIRE(with != without);
+  // two voices that agree still count half of all
+  REQUIRE(mentions(without.at(0).text, "Biscuit"));
+  const auto fact = std::find_if(with.begin(), with.end(), [](const Passage& p) {
+    return p.text.find("Biscuit") != std::string::npos;
+  });
+  REQUIRE(fact != with.end());
+  REQUIRE(fact->score > 0.45);
 }
 
 TEST_CASE("passages: the place that a question asks for is found, with its sentence whole") {

@@ -155,6 +155,43 @@ TEST_CASE("ask --reread reads the passages that a question asks for again, and s
   CHECK(run_episodic(s.ask("--reread -1")).status != 0);
 }
 
+TEST_CASE("ask --passages-only answers from the passages as if nothing else had been read") {
+  const Setting s;
+  s.write_book(200);
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  const Json alone = json_of(s.ask("--reread 1 --passage-tokens 40 --passages-only"));
+  CHECK(alone["passages_only"] == true);
+  REQUIRE(alone["passages"].size() == 1);
+  CHECK(mentions(alone["text"].get<std::string>(), "52871"));
+  CHECK(alone["memory"].is_null());
+  const Json behind = json_of(s.ask("--reread 1 --passage-tokens 40"));
+  CHECK(behind["passages_only"] == false);
+  CHECK(behind["passages"] == alone["passages"]);
+  const Run people = run_episodic(s.ask("--reread 1 --passages-only --recall"));
+  CHECK(mentions(people.out, "Read again before the question"));
+  CHECK_FALSE(mentions(people.out, "Recalled for"));
+  CHECK(mentions(run_episodic(s.ask("--passages-only")).err, "--reread"));
+  CHECK(mentions(run_episodic(s.ask("--passages-only --keep")).err, "--keep"));
+}
+
+TEST_CASE("ask --reread finds passages by an encoder too, and recalls events by the model's keys") {
+  const Setting s;
+  s.write_book(200);
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  const std::string encoder =
+      " --encoder " + quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
+  const Json plain = json_of(s.ask("--reread 3 --passage-tokens 40")),
+             with = json_of(s.ask("--reread 3 --passage-tokens 40" + encoder));
+  CHECK(plain["passages"] != with["passages"]);
+  CHECK(with["passages"].size() >= 1);
+  // without passages it ranks the events that are recalled
+  CHECK(json_of(s.ask("--reread 0 --recall"))["recalled"] !=
+        json_of(s.ask("--reread 0 --recall" + encoder))["recalled"]);
+  const Run run = run_episodic(s.ask("--reread 3 --encoder " + s.model));
+  CHECK(run.status == 1);
+  CHECK(mentions(run.err, "bert"));
+}
+
 TEST_CASE("ask says how much there is of a memory that is not finished, and refuses an empty one") {
   const Setting s;
   s.write_book(60);

@@ -168,6 +168,11 @@ TEST_CASE("chat --reread answers from passages, and keeps message and answer alo
     return n;
   };
   CHECK(tokens("a") - written(with) == tokens("b") - written(without));
+  const std::string encoder =
+      "--encoder " + quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
+  CHECK(talk("b", "--reread 2 " + encoder)["turns"][1]["passages"].size() > 0);
+  CHECK(mentions(run_episodic("chat " + encoder + memory + quoted((scratch / "b").string())).err,
+                 "--reread"));
   CHECK(run_episodic("chat --reread -1" + memory + quoted((scratch / "a").string())).status != 0);
 }
 

@@ -189,6 +189,8 @@ class Answerer {
         writer_(prompt, *tokenizer_, format()) {
     if (encoder && retrieves(options.method))
       retriever_.emplace(*encoder, cutter());
+    else if (encoder && options.method == "reread")
+      passage_encoder_ = encoder;
     else if (encoder)
       text_reader_.emplace(*encoder, *tokenizer_);
   }
@@ -275,7 +277,10 @@ class Answerer {
   Json read_again(std::span<const std::int64_t> document, const std::string& question) {
     Json list = Json::array();
     if (question.empty()) return list;  // a summary asks for no place
-    if (!finder_) finder_.emplace(engine_->shared_model());
+    if (!finder_) {
+      finder_.emplace(engine_->shared_model());
+      finder_->set_encoder(passage_encoder_);
+    }
     finder_->read(*engine_->memory(), document);
     const std::vector<Passage> passages = finder_->find(question, kPassages);
     if (passages.empty()) return list;
@@ -406,7 +411,8 @@ class Answerer {
   PromptWriter writer_;
   std::optional<Retriever> retriever_;
   std::optional<tools::TextReader> text_reader_;
-  std::optional<PassageFinder> finder_;  // of method reread
+  std::optional<PassageFinder> finder_;               // of method reread
+  const SentenceEncoder* passage_encoder_ = nullptr;  // its encoder
   std::vector<std::int64_t> document_;
   std::shared_ptr<const Engine::Snapshot> read_;  ///< the state after document_
 };

@@ -21,9 +21,12 @@
 ///   the events' keys). Both sides are centred: events by their mean, questions by the mean of a
 ///   few questions about nothing. This voice finds other words than the text's.
 /// - *words*: BM25 over the words around each event, near ones counting more, rare ones more still.
+/// - *encoder*, where there is one: the cosine of its vectors of the question and of 48 tokens
+/// about
+///   each event.
 ///
 /// Their ranks are fused: weights times 1 / (5 + rank), summed. Words weigh as much as the best
-/// place has of the question's words, keys the rest.
+/// place has of the question's words, keys the rest, an encoder as much as both.
 
 #include <cstdint>
 #include <memory>
@@ -32,8 +35,9 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/base/callbacks.hpp"
 #include "episodic/memory/sequence_memory.hpp"
-#include "episodic/session/event_reader.hpp"
+#include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/model.hpp"
 #include "episodic/timeline/event_table.hpp"
 
@@ -63,17 +67,21 @@ class PassageFinder {
   PassageFinder(PassageFinder&&) noexcept;
   PassageFinder& operator=(PassageFinder&&) noexcept;
 
-  /// A further voice: the cosine of a sentence encoder's vectors, of all events that it has
-  /// written. Its question is set by `find`. Null: no more. \param reader must outlive the finder
-  void set_encoder(EncoderReader* reader);
+  /// A further voice: a sentence encoder's, which finds other words than the text's best. From the
+  /// next `read` on, which encodes all of the text: about as much work as a model of 30M parameters
+  /// has with reading it. Null: no more. \param encoder must outlive the finder
+  void set_encoder(const SentenceEncoder* encoder);
 
   /// Takes in the events that closed since the last call; begins anew where the sequence went back
   /// or is another one.
   /// \param ids of the sequence's tokens from its first on; negative: unknown or forgotten, in no
   ///        passage. Those of the closed events count.
+  /// \param progress of the encoder, in pieces of the text. Where it says false the rest waits for
+  ///        the next call
   /// \throws ConfigError for scope `head`: the events have no text in common. DataError for fewer
   ///         ids than the closed events have tokens
-  void read(const SequenceMemory& memory, std::span<const std::int64_t> ids);
+  void read(const SequenceMemory& memory, std::span<const std::int64_t> ids,
+            const ProgressCallback& progress = {});
 
   /// The passages that have most to do with the question, best first; fewer where there are fewer.
   /// What is not in a closed event yet, the window, is in none.

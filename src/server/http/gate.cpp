@@ -165,17 +165,23 @@ bool Gate::cut_the_slowest(bool reserve) {
 
 void Gate::admit(int socket, bool local) {
   remove_ended();
-  std::size_t all = 0, usual = 0, reserved = 0;  // the latter two: those that stay
+  // usual, reserved: those that stay; waiting: those of the reserve whose answer is not made yet
+  std::size_t all = 0, usual = 0, reserved = 0, waiting = 0;
   {
     const std::lock_guard lock(mutex_);
     all = places_.size();
-    for (const Place& place : places_)
-      if (!place.cut) ++(place.reserve ? reserved : usual);
+    for (const Place& place : places_) {
+      if (place.cut) continue;
+      ++(place.reserve ? reserved : usual);
+      if (place.reserve && !place.leaves) ++waiting;
+    }
   }
   auto connection = std::make_unique<Connection>(socket, limits_, bodies_, local);
   const bool reserve = usual >= limits_.connections && !cut_the_slowest(false);
-  if ((reserve && reserved >= limits_.reserve && !cut_the_slowest(true)) ||
-      all >= limits_.connections + limits_.reserve + kSpare) {
+  // A client has its answer before its thread has ended: such a thread takes nobody's place.
+  const bool full = reserve && reserved >= limits_.reserve && !cut_the_slowest(true) &&
+                    waiting >= limits_.reserve;
+  if (full || all >= limits_.connections + limits_.reserve + kSpare) {
     connection->reply(503, error_body(503, kFull), {{"Retry-After", "1"}}, true, false);
     return;
   }
@@ -184,8 +190,8 @@ void Gate::admit(int socket, bool local) {
   place.connection = std::move(connection);
   place.reserve = reserve;
   try {
-    place.thread = std::thread([this, &place, reserve] {
-      serve(*place.connection, reserve);
+    place.thread = std::thread([this, &place] {
+      serve(place);
       const std::lock_guard ending(mutex_);
       place.connection.reset();
       ended_.notify_all();
@@ -219,28 +225,30 @@ void Gate::end_all() {
   places_.clear();
 }
 
-void Gate::serve(Connection& connection, bool reserve) {
+void Gate::serve(Place& place) {
   try {
     for (std::size_t n = 0; n < kRequestsEach; ++n)
-      if (!serve_one(connection, reserve)) break;
-    connection.finish();
+      if (!serve_one(place)) break;
+    place.connection->finish();
   } catch (const std::exception&) {  // no memory: this connection ends, and no other
   }
 }
 
-bool Gate::serve_one(Connection& connection, bool reserve) {
+bool Gate::serve_one(Place& place) {
+  Connection& connection = *place.connection;
   HttpHead head;
   connection.extra_headers.clear();
   try {
     std::optional<HttpHead> read = stopping_ ? std::nullopt : connection.read_head();
     if (!read) return false;
     head = std::move(*read);
+    place.leaves = place.reserve;
     connection.extra_headers = access_.cors_headers(head);
     access_.check(head, connection.local());
     check_(head);
-    if (reserve && !asks_status(head)) throw HttpError(503, kFull);
+    if (place.reserve && !asks_status(head)) throw HttpError(503, kFull);
     Exchange request{connection, head, connection.read_body(head)};
-    const bool close = head.minor == 0 || !head.keeps_alive() || stopping_ || reserve;
+    const bool close = head.minor == 0 || !head.keeps_alive() || stopping_ || place.reserve;
     if (head.method == "OPTIONS")
       return connection.reply(204, "", access_.preflight_headers(head), close, false) && !close;
     answered = &request;
@@ -252,6 +260,7 @@ bool Gate::serve_one(Connection& connection, bool reserve) {
     connection.release_body();
     return sent && !closed && !close;
   } catch (const HttpError& e) {
+    place.leaves = place.reserve;
     Headers headers = connection.extra_headers;
     if (e.status() == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
     if (e.status() == 503) headers.emplace_back("Retry-After", "1");

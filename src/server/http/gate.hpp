@@ -66,6 +66,7 @@ class Gate final : private httplib::Server {
     std::thread thread;
     bool reserve = false;
     bool cut = false;
+    std::atomic<bool> leaves = false;  ///< what it asked is known, and its answer is the last
   };
   class FirstLine;
 
@@ -74,8 +75,8 @@ class Gate final : private httplib::Server {
   bool cut_the_slowest(bool reserve);
   void remove_ended();
   void end_all();
-  void serve(Connection& connection, bool reserve);
-  bool serve_one(Connection& connection, bool reserve);
+  void serve(Place& place);
+  bool serve_one(Place& place);
 
   const Access access_;
   const ConnectionLimits limits_;
