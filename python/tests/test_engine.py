@@ -47,6 +47,16 @@ class Engines(unittest.TestCase):
         again = engine.ask(QUESTION, max_new=8, reread=2)
         self.assertIn("52871", again.passages[0].text)
 
+    def test_full_attention_is_asked_too_and_stays_as_it_was(self):
+        engine = episodic.load(MODEL)
+        tokens = engine.read(SENTENCE * 3)
+        answer = engine.ask("The old man", max_new=4)
+        self.assertEqual(engine.tokens, tokens)
+        both = episodic.ask_many([(engine, "The old man"), (engine.fork(), "A")], max_new=4)
+        self.assertEqual(both[0], answer)
+        self.assertEqual(engine.generate("The old man", max_new=4).text, answer.text)
+        self.assertGreater(engine.tokens, tokens)
+
     def test_an_answer_streams_and_can_be_broken_off(self):
         engine = self.read()
         whole = engine.ask(QUESTION, max_new=8, ignore_eos=True).text

@@ -87,7 +87,11 @@ class Answering {
  public:
   /// Reads nothing yet. \param object must outlive it
   Answering(SequenceObject& object, Prompt prompt)
-      : object_(object), answer_(std::make_shared<AnswerObject>()) {
+      : own_(prompt.asks && !object.sequence.has_memory()
+                 ? std::make_unique<SequenceObject>(object.sequence.fork())
+                 : nullptr),
+        object_(own_ ? *own_ : object),
+        answer_(std::make_shared<AnswerObject>()) {
     Sequence& sequence = object_.sequence;
     const episodic_generate_options& o = prompt.options;
     if (!prompt.text && (o.chat || o.reread > 0))
@@ -109,7 +113,7 @@ class Answering {
     }
     sees_context_ = o.repetition_penalty != 1;
     generation_.emplace(sequence.model().generation(std::move(parts.question), std::move(options)));
-    if (prompt.asks) before_ = sequence.snapshot();
+    if (prompt.asks && !own_) before_ = sequence.snapshot();
   }
   /// What was only asked leaves no trace, whatever came of it.
   ~Answering() {
@@ -170,6 +174,7 @@ class Answering {
     if (const auto before = std::exchange(before_, nullptr)) object_.sequence.restore(*before);
   }
 
+  std::unique_ptr<SequenceObject> own_;  // full attention has no way back: a copy is asked
   SequenceObject& object_;
   std::shared_ptr<AnswerObject> answer_;
   std::vector<std::int64_t> text_;  // read before the question

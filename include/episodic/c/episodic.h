@@ -116,7 +116,7 @@ typedef struct episodic_load_options {
 EPISODIC_C_API int32_t episodic_load_options_init(episodic_load_options* options);
 
 /* A Hugging Face directory or a GGUF file. options: may be NULL, and was always before version 2.
- * "cuda" is EPISODIC_NOT_BUILT in a build without CUDA, EPISODIC_DEVICE where no device is there. */
+ * "cuda" is EPISODIC_NOT_BUILT in a build without CUDA, EPISODIC_DEVICE where there is none. */
 EPISODIC_C_API int32_t episodic_model_load(const char* path, const episodic_load_options* options,
                                            episodic_model* model);
 /* Sequences of it go on; they share it. */
@@ -198,7 +198,8 @@ EPISODIC_C_API int32_t episodic_sequence_generate_ids(episodic_sequence sequence
                                                       const episodic_generate_options* options,
                                                       episodic_on_token on_token, void* user,
                                                       episodic_answer* answer);
-/* Answers, and comes back: the sequence is then as it was. */
+/* Answers, and comes back: the sequence is then as it was. With full attention a copy of it is
+ * asked. */
 EPISODIC_C_API int32_t episodic_sequence_ask(episodic_sequence sequence, const char* question,
                                              size_t length,
                                              const episodic_generate_options* options,
@@ -299,12 +300,13 @@ typedef struct episodic_prompt {
   char message[256];      /* written: "" or what went wrong, cut to fit */
 } episodic_prompt;
 
-/* Answers to all of them: each step is one of all sequences that are not done, so that the weights are
- * read once. Each answer is the one that its sequence gives alone, to the bit. on_token: may be NULL;
- * another value than 0 ends that prompt's answer alone. The call fails as a whole only for a null array,
- * a bad model or want of memory; then answers are there where code is EPISODIC_OK. Since version 2. */
-EPISODIC_C_API int32_t episodic_generate_many(episodic_model model, episodic_prompt* prompts, size_t n,
-                                              episodic_on_token_of on_token, void* user);
+/* Answers to all of them: each step is one of all sequences that are not done, so that the weights
+ * are read once. Each answer is the one that its sequence gives alone, to the bit. on_token: may be
+ * NULL; another value than 0 ends that prompt's answer alone. The call fails as a whole only for a
+ * null array, a bad model or want of memory; answers are then there where code is EPISODIC_OK.
+ * Since version 2. */
+EPISODIC_C_API int32_t episodic_generate_many(episodic_model model, episodic_prompt* prompts,
+                                              size_t n, episodic_on_token_of on_token, void* user);
 
 /* ---- memories: for a caller's own attention ---------------------------------------------------- */
 
