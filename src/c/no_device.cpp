@@ -7,8 +7,8 @@ namespace episodic::c {
 
 std::shared_ptr<const Model> load_on_device(const std::filesystem::path& /*path*/, int /*device*/) {
   throw NotBuiltError(
-      "device = cuda: this build has no CUDA path; build with EPISODIC_CUDA=ON (scripts/wheel "
-      "--cuda), or compute on the cpu");
+      "device = cuda: this build has no CUDA path; build with EPISODIC_CUDA=ON, or compute on the "
+      "cpu");
 }
 
 }  // namespace episodic::c
