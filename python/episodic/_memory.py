@@ -6,9 +6,14 @@ import ctypes
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _library as lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of the type checker: nothing is imported
+
+Array = Any  #: a numpy array, a torch tensor, or what has __dlpack__: float32, bfloat16 or float16, in host memory
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 
@@ -27,7 +32,7 @@ class _DLTensor(ctypes.Structure):
                 ("byte_offset", ctypes.c_uint64)]
 
 
-def _of_dlpack(array):
+def _of_dlpack(array: Any) -> tuple[int, str, list[int], list[int], int]:
     """Address, type, shape and strides in elements of what speaks DLPack; the array outlives their use."""
     capsule = array.__dlpack__()
     get = ctypes.pythonapi.PyCapsule_GetPointer
@@ -45,7 +50,7 @@ def _of_dlpack(array):
     return (tensor.data or 0) + tensor.byte_offset, kind, shape, strides, tensor.device.type
 
 
-def _address(array, name, writes):
+def _address(array: Any, name: str, writes: bool) -> tuple[int, str, list[int], list[int], int]:
     if hasattr(array, "data_ptr"):  # torch
         return (array.data_ptr(), str(array.dtype).rpartition(".")[2], list(array.shape), list(array.stride()),
                 1 if array.device.type == "cpu" else 2)
@@ -68,7 +73,7 @@ def _address(array, name, writes):
                         "__dlpack__")
 
 
-def _view(array, name, rotated=False, writes=False):
+def _view(array: Array, name: str, rotated: bool = False, writes: bool = False) -> lib.View:
     address, kind, shape, strides, device = _address(array, name, writes)
     if len(shape) != 3:
         raise lib.DataError(f"{name}: has {len(shape)} dimensions; it must be [tokens, heads, head_dim]")
@@ -83,8 +88,9 @@ def _view(array, name, rotated=False, writes=False):
                     row_stride=strides[0], head_stride=strides[1])
 
 
-def _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies, attention_factor,
-           interleaved, scale, softcap):
+def _shape(n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, rotary_dim: int | None, rotary_theta: float,
+           frequencies: Sequence[float] | None, attention_factor: float, interleaved: bool, scale: float | None,
+           softcap: float | None) -> lib.Shape:
     shape = lib.Shape(n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
                       rotary_dim=head_dim if rotary_dim is None else rotary_dim, rotary_theta=rotary_theta,
                       attention_factor=attention_factor, interleaved=int(interleaved), scale=scale or 0,
@@ -128,9 +134,12 @@ class Memory:
 
     _others: Sequence[Memory] = ()
 
-    def __init__(self, n_layers, n_heads, n_kv_heads, head_dim, rotary_dim=None, rotary_theta=10000.0,
-                 frequencies=None, attention_factor=1.0, interleaved=False, scale=None, softcap=None, folder=None,
-                 write=True, rotated=False, layers=None, model=None, **settings):
+    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, rotary_dim: int | None = None,
+                 rotary_theta: float = 10000.0, frequencies: Sequence[float] | None = None,
+                 attention_factor: float = 1.0, interleaved: bool = False, scale: float | None = None,
+                 softcap: float | None = None, folder: str | os.PathLike[str] | None = None, write: bool = True,
+                 rotated: bool = False, layers: Sequence[dict[str, Any]] | None = None,
+                 model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self.rotated = rotated
         self._shape = _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies,
                              attention_factor, interleaved, scale, softcap)
@@ -156,17 +165,18 @@ class Memory:
         else:
             self._handle = lib.made("memory_free", "memory_create", where, told, self._shape)
 
-    def begin_step(self, n, decodes=False):
+    def begin_step(self, n: int, decodes: bool = False) -> None:
         """Opens a step of n tokens, at most `chunk`. decodes: a token of an answer, not of a text that is read."""
         lib.call("memory_begin_step", self._handle, n, int(decodes))
 
-    def attend(self, layer, q, k, v, out):
-        """One layer of the step, in order, each once. Writes out [n, n_heads, head_dim]."""
+    def attend(self, layer: int, q: Array, k: Array, v: Array, out: Array) -> None:
+        """One layer of the step, in order, each once. q [n, n_heads, head_dim], k and v [n, n_kv_heads, head_dim] are
+        read where they lie; out [n, n_heads, head_dim] is written. float32, bfloat16 or float16 each."""
         lib.call("memory_attend", self._handle, layer, _view(q, "q", self.rotated), _view(k, "k", self.rotated),
                  _view(v, "v"), _view(out, "out", writes=True))
 
-    def end_step(self, surprise):
-        """Ends the step. surprise: negative log-likelihood of each of its tokens, in nats."""
+    def end_step(self, surprise: Sequence[float]) -> None:
+        """Ends the step. surprise [n]: negative log-likelihood of each of its tokens, in nats; numbers of any kind."""
         n = len(surprise)
         array = (ctypes.c_float * n)(*[float(s) for s in surprise])
         lib.call("memory_end_step", self._handle, array, n)
@@ -191,20 +201,20 @@ class Memory:
         """Ids of tokens of a kept memory; -1 where none were given."""
         return list(lib.items_of(ctypes.c_int64, "memory_ids", self._handle, lib.Range(start, end)))
 
-    def _info(self):
+    def _info(self) -> lib.MemoryInfo:
         info = lib.MemoryInfo()
         lib.call("memory_get_info", self._handle, info)
         return info
 
     @property
-    def tokens(self):
+    def tokens(self) -> int:
         """Tokens of the finished steps."""
-        return self._info().tokens
+        return int(self._info().tokens)
 
     @property
-    def chunk(self):
+    def chunk(self) -> int:
         """Most tokens of one step."""
-        return self._info().chunk
+        return int(self._info().chunk)
 
     @property
     def rows(self) -> list[Memory]:
@@ -222,54 +232,54 @@ class Memory:
         return bool(self._info().kept)
 
     @property
-    def open_tokens(self):
+    def open_tokens(self) -> int:
         """Of the step that is open; 0 if none is."""
-        return self._info().open_tokens
+        return int(self._info().open_tokens)
 
     @property
-    def events(self):
+    def events(self) -> list[tuple[int, int]]:
         """The closed events: (start, end) of their tokens."""
         return [(e.start, e.end) for e in lib.items_of(lib.Range, "memory_events", self._handle, 0)]
 
-    def recalled(self, lane):
+    def recalled(self, lane: int) -> list[int]:
         """Events that a lane (a layer) recalled in the last step, best first."""
         return list(lib.items_of(ctypes.c_int64, "memory_recalled", self._handle, lane))
 
-    def reset(self):
+    def reset(self) -> None:
         """Back to the empty sequence."""
         lib.call("memory_reset", self._handle)
 
-    def snapshot(self):
+    def snapshot(self) -> lib.Snapshot:
         """The state now, for `restore`."""
         return lib.made("snapshot_free", "memory_snapshot", self._handle)
 
-    def restore(self, snapshot):
+    def restore(self, snapshot: lib.Snapshot) -> None:
         """Back to a snapshot of this memory."""
         lib.call("memory_restore", self._handle, snapshot)
 
-    def fork(self):
+    def fork(self) -> Memory:
         """A further memory that goes on from here; what there is becomes a base of both."""
         other = object.__new__(Memory)
         other.rotated, other._shape, other._layers = self.rotated, self._shape, self._layers
         other._handle = lib.made("memory_free", "memory_fork", self._handle)
         return other
 
-    def commit(self):
+    def commit(self) -> None:
         """Makes all finished steps durable, in a kept memory."""
         lib.call("memory_commit", self._handle)
 
-    def forget(self, start, end):
+    def forget(self, start: int, end: int) -> int:
         """Never recalls again the events that share a token with [start, end). Returns how many there were."""
         forgotten = ctypes.c_size_t()
         lib.call("memory_forget", self._handle, lib.Range(start, end), forgotten)
         return forgotten.value
 
-    def close(self):
+    def close(self) -> None:
         """Gives everything back now."""
         self._handle.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()

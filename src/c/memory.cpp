@@ -22,6 +22,10 @@ MemoryShape shape_of(const episodic_shape* given) {
   if (s.n_layers < 1 || s.n_layers > 65536)
     throw ConfigError("shape: n_layers = " + std::to_string(s.n_layers) +
                       ", must be in [1, 65536]");
+  constexpr int64_t kMost = 1 << 20;  // check_shape's, before anything is made of it
+  if (s.head_dim < 1 || s.head_dim > kMost)
+    throw ConfigError("shape: head_dim = " + std::to_string(s.head_dim) + ", must be in [1, " +
+                      std::to_string(kMost) + "]");
   if (s.rotary_dim < 0 || s.rotary_dim % 2 != 0 || s.rotary_dim > s.head_dim)
     throw ConfigError("shape: rotary_dim = " + std::to_string(s.rotary_dim) +
                       ", must be even and in [0, head_dim]");
@@ -56,8 +60,16 @@ MutableTensorView view_of(const episodic_view* given, const char* name) {
   if (v.dtype < 0 || v.dtype > 2)
     throw DataError(std::string(name) + ": dtype = " + std::to_string(v.dtype) +
                     ", must be one of episodic_dtype");
+  if (reinterpret_cast<std::uintptr_t>(v.data) % size_of(kTypes[v.dtype]) != 0)
+    throw DataError(std::string(name) + ": the address is no multiple of its elements' " +
+                    std::to_string(size_of(kTypes[v.dtype])) + " bytes");
   const TensorSizes sizes{v.n, v.heads, v.dim};
-  MutableTensorView view(v.data, kTypes[v.dtype], sizes);
+  // as each of them is checked against the step only later: packed rows without overflow
+  int64_t row = 0;
+  if (__builtin_mul_overflow(v.heads, v.dim, &row))
+    throw DataError(std::string(name) + ": heads = " + std::to_string(v.heads) +
+                    " and dim = " + std::to_string(v.dim) + " are more than any memory holds");
+  MutableTensorView view(v.data, kTypes[v.dtype], sizes, TensorStrides{row, v.dim});
   if (v.row_stride != 0 || v.head_stride != 0) view.strides = {v.row_stride, v.head_stride};
   view.rotary = v.rotated ? Rotary::after : Rotary::before;
   return view;
@@ -193,6 +205,7 @@ int32_t episodic_memory_attend(episodic_memory memory, int64_t layer, const epis
 int32_t episodic_memory_end_step(episodic_memory memory, const float* surprise, size_t n) {
   return call([&] {
     const Held<MemoryObject> held(memory);
+    require_count(n, sizeof(float), "surprise");
     end_step(*held, [&] {
       static_cast<SequenceMemory&>(held->memory)
           .end_step(SurpriseView{surprise, static_cast<int64_t>(n), MemoryKind::host});
@@ -210,6 +223,10 @@ int32_t episodic_memory_end_step_logits(episodic_memory memory, const int64_t* i
     if (vocab < 1 || row_stride < vocab)
       throw DataError("end_step: vocab = " + std::to_string(vocab) + " and row_stride = " +
                       std::to_string(row_stride) + ", must be 1 <= vocab <= row_stride");
+    constexpr int64_t kMostFloats = int64_t{1} << 54;
+    if (row_stride > kMostFloats / held->memory.open_tokens())
+      throw DataError("end_step: row_stride = " + std::to_string(row_stride) +
+                      ", the last row would lie beyond all memory");
     end_step(*held, [&] { held->memory.end_step(ids, logits, vocab, row_stride); });
   });
 }
@@ -224,6 +241,7 @@ int32_t episodic_memory_end_step_ids(episodic_memory memory, const int64_t* ids,
     require(last_logits, "last_logits");
     if (vocab < 1)
       throw DataError("end_step: vocab = " + std::to_string(vocab) + ", must be at least 1");
+    require_count(static_cast<std::size_t>(vocab), sizeof(float), "last_logits");
     const StepSurprise step{array_of(surprise, n - 1, "surprise"),
                             {last_logits, static_cast<std::size_t>(vocab)}};
     end_step(*held, [&] { held->memory.end_step(ids, step); });

@@ -3,7 +3,9 @@
 /// \file
 /// What the handles of the C API stand for.
 
+#include <filesystem>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -59,5 +61,15 @@ struct AnswerObject final : Object {
   std::vector<RecalledEvent> recalled;
   std::vector<Passage> passages;
 };
+
+/// Ids of a text behind what the sequence has read.
+std::vector<std::int64_t> ids_behind(const Sequence& sequence, std::string_view text);
+
+inline std::shared_ptr<const Model> model_of(episodic_model handle) {
+  return Handles::all().find<ModelObject>(handle)->model;
+}
+
+/// A model on a CUDA device. \throws NotBuiltError in builds without CUDA; as load_device_model
+std::shared_ptr<const Model> load_on_device(const std::filesystem::path& path, int device);
 
 }  // namespace episodic::c

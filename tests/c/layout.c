@@ -33,6 +33,16 @@ int main(void) {
   AT(episodic_step, logits);
   AT(episodic_step, code);
   AT(episodic_step, message);
+  SIZE(episodic_load_options);
+  AT(episodic_load_options, device);
+  AT(episodic_load_options, device_number);
+  SIZE(episodic_prompt);
+  AT(episodic_prompt, length);
+  AT(episodic_prompt, n_ids);
+  AT(episodic_prompt, options);
+  AT(episodic_prompt, asks);
+  AT(episodic_prompt, answer);
+  AT(episodic_prompt, message);
   SIZE(episodic_view);
   AT(episodic_view, dtype);
   AT(episodic_view, row_stride);
