@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""usage: make_wheel.py LIBRARY DIST: packs the package and the library into DIST/episodic-VERSION-....whl.
+"""usage: make_wheel.py LIBRARY DIST [CUDA]: packs the package and the library into DIST/episodic-VERSION-....whl.
+
+CUDA: major version of the toolkit that the library was built with; the wheel is then VERSION+cuCUDA.
 
 A wheel is a zip file with two files of metadata (packaging.python.org, "Binary distribution format"). Nothing is
 compiled for one Python, so one wheel serves all. Prints its path."""
@@ -20,7 +22,7 @@ Version: {version}
 Summary: A memory for language models whose text is far longer than their window
 License: Apache-2.0
 Requires-Python: >=3.9
-Description-Content-Type: text/markdown
+{more}Description-Content-Type: text/markdown
 
 {readme}"""
 
@@ -29,7 +31,7 @@ def needed(library):
     """Path of the libgomp that the library would load."""
     listing = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
     found = re.search(r"libgomp\.so\.1 => (\S+)", listing)
-    allowed = re.compile(r"lib(m|c|gcc_s|gomp)\.so|ld-linux|linux-vdso")
+    allowed = re.compile(r"lib(m|c|gcc_s|gomp|dl|rt|pthread)\.so|ld-linux|linux-vdso")
     others = [line.split()[0] for line in listing.splitlines() if not allowed.search(line.split()[0])]
     if others or not found:
         sys.exit(f"make_wheel: {library} needs {', '.join(others) or 'no libgomp'}: it was not built by scripts/wheel")
@@ -39,6 +41,12 @@ def needed(library):
 def main():
     library, dist = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     version = (HERE.parent / "VERSION").read_text().strip()
+    more = ""
+    if len(sys.argv) > 3:
+        cuda = int(sys.argv[3])
+        version += f"+cu{cuda}"
+        cublas = f"nvidia-cublas >={cuda},<{cuda + 1}" if cuda > 12 else f"nvidia-cublas-cu{cuda}"  # NVIDIA's names
+        more = f"Provides-Extra: cuda\nRequires-Dist: {cublas}; extra == \"cuda\"\n"
     info = f"episodic-{version}.dist-info"
     tag = f"py3-none-linux_{os.uname().machine}"
     files = {f"episodic/{p.relative_to(HERE / 'episodic')}": p.read_bytes()
@@ -49,7 +57,7 @@ def main():
     files["episodic/lib/libepisodic_c.so.1"] = stripped.read_bytes()
     stripped.unlink()
     files["episodic/lib/libgomp.so.1"] = pathlib.Path(needed(library)).read_bytes()
-    files[f"{info}/METADATA"] = METADATA.format(version=version, readme=(HERE / "README.md").read_text()).encode()
+    files[f"{info}/METADATA"] = METADATA.format(version=version, more=more, readme=(HERE / "README.md").read_text()).encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: episodic\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     files[f"{info}/LICENSE"] = (HERE.parent / "LICENSE").read_bytes()
     record = ""

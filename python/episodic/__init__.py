@@ -8,20 +8,30 @@
     print(engine.ask("Who closed the door?").text)
     for piece in engine.stream("And who opened it?"):
         print(piece, end="", flush=True)
+    answers = episodic.ask_many([(engine, "Who?"), (engine.fork(), "Where?")])  # at once
 
 `Memory` is the memory alone, for attention of your own over numpy arrays or tensors."""
-from ._engine import Answer, Engine, Event, Model, Passage, RecalledEvent, fork_folder, load, verify
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ._engine import (Answer, AnswerOptions, Engine, Event, Model, Passage, RecalledEvent, StepResult, ask_many,
+                      fork_folder, generate_many, load, run, verify)
 from ._library import (BudgetError, BusyError, ClosedError, ConfigError, DataError, DeviceError, DiskFullError, Error,
-                       FileError, NotBuiltError, version as __version__)
+                       FileError, NotBuiltError, Snapshot, version)
 from ._memory import Memory
 
-__all__ = ["Answer", "BudgetError", "BusyError", "ClosedError", "ConfigError", "DataError", "DeviceError",
-           "DiskFullError", "Engine", "Error", "Event", "FileError", "Memory", "Model", "NotBuiltError", "Passage",
-           "RecalledEvent", "attach", "fork_folder", "load", "verify"]
+__version__ = version
+
+__all__ = ["Answer", "AnswerOptions", "BudgetError", "BusyError", "ClosedError", "ConfigError", "DataError",
+           "DeviceError", "DiskFullError", "Engine", "Error", "Event", "FileError", "Memory", "Model", "NotBuiltError", "Passage",
+           "RecalledEvent", "Snapshot", "StepResult", "ask_many", "attach", "fork_folder", "generate_many", "load",
+           "run", "verify"]
 
 
-def attach(model, memory=None, **settings):
+def attach(model: Any, memory: Memory | None = None, **settings: Any) -> AbstractContextManager[Memory]:
     """An episodic memory within a transformers model: `with episodic.attach(model, n_local=1024): model.generate(...)`.
-    See episodic.transformers."""
+    folder="book.mem" keeps it, and opens one that is there. See episodic.transformers."""
     from .transformers import attach as attach_to
     return attach_to(model, memory, **settings)

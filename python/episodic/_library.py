@@ -2,9 +2,16 @@
 """libepisodic_c.so by ctypes: what is called, and its codes as exceptions.
 
 Calls leave the interpreter's lock, so that other threads run while the library computes."""
+from __future__ import annotations
+
+import atexit
 import ctypes
 import os
 import pathlib
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 
 
@@ -58,23 +65,28 @@ class BusyError(Error, RuntimeError):
     code = 101
 
 
-_ERRORS = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError, DeviceError,
+_ERRORS: dict[int, type[Error]] = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError, DeviceError,
                                NotBuiltError, ClosedError, BusyError)}
-_API_VERSION = 1
+_API_VERSION = 2
 
 PROGRESS = ctypes.CFUNCTYPE(c_int32, c_int64, c_int64, c_void_p)
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_int64, POINTER(ctypes.c_char), c_size_t, c_void_p)
+ON_TOKEN_OF = ctypes.CFUNCTYPE(c_int32, c_size_t, c_int64, POINTER(ctypes.c_char), c_size_t, c_void_p)
 
 
 class _Struct(ctypes.Structure):
     """One that begins with its size."""
 
-    def __init__(self, **fields):
+    def __init__(self, **fields: Any) -> None:
         super().__init__(ctypes.sizeof(type(self)), **fields)
 
 
 class Range(ctypes.Structure):
     _fields_ = [("start", c_int64), ("end", c_int64)]
+
+
+class LoadOptions(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("device", c_char_p), ("device_number", c_int32)]
 
 
 class ModelInfo(_Struct):
@@ -104,6 +116,17 @@ class FoundPassage(ctypes.Structure):
     _fields_ = [("start", c_int64), ("end", c_int64), ("score", c_double)]
 
 
+class Step(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("sequence", c_void_p), ("ids", POINTER(c_int64)), ("n", c_size_t),
+                ("decodes", c_int32), ("logits", POINTER(c_float)), ("code", c_int32), ("message", ctypes.c_char * 256)]
+
+
+class Prompt(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("sequence", c_void_p), ("text", c_char_p), ("length", c_size_t),
+                ("ids", POINTER(c_int64)), ("n_ids", c_size_t), ("options", POINTER(GenerateOptions)),
+                ("asks", c_int32), ("code", c_int32), ("answer", c_void_p), ("message", ctypes.c_char * 256)]
+
+
 class View(_Struct):
     _fields_ = [("struct_size", c_size_t), ("data", c_void_p), ("dtype", c_int32), ("rotated", c_int32),
                 ("n", c_int64), ("heads", c_int64), ("dim", c_int64), ("row_stride", c_int64),
@@ -122,11 +145,23 @@ class MemoryInfo(_Struct):
                 ("chunk", c_int64), ("open_tokens", c_int64), ("kept", c_int32)]
 
 
-_TEXT = [c_char_p, c_size_t]            # a text and its length
-_OUT_TEXT = [c_void_p, c_size_t, POINTER(c_size_t)]
-_OUT_ITEMS = [c_void_p, c_size_t, POINTER(c_size_t)]
-_SIGNATURES = {
-    "model_load": [c_char_p, c_void_p, POINTER(c_void_p)],
+class Layer(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("window", c_int64), ("rotary_dim", c_int64), ("rotary_theta", c_double),
+                ("frequencies", POINTER(c_double)), ("attention_factor", c_double), ("interleaved", c_int32),
+                ("scale", c_float), ("softcap", c_float)]
+
+
+class MemoryOptions(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("settings", c_char_p), ("folder", c_char_p), ("writes", c_int32),
+                ("model", c_char_p), ("shape", POINTER(Shape)), ("layers", POINTER(Layer))]
+
+
+_TEXT: list[Any] = [c_char_p, c_size_t]  # a text and its length
+_OUT_TEXT: list[Any] = [c_void_p, c_size_t, POINTER(c_size_t)]
+_OUT_ITEMS: list[Any] = [c_void_p, c_size_t, POINTER(c_size_t)]
+_SIGNATURES: dict[str, list[Any]] = {
+    "load_options_init": [POINTER(LoadOptions)],
+    "model_load": [c_char_p, POINTER(LoadOptions), POINTER(c_void_p)],
     "model_free": [c_void_p],
     "model_get_info": [c_void_p, POINTER(ModelInfo)],
     "model_encode": [c_void_p, *_TEXT, c_int32, *_OUT_ITEMS],
@@ -142,6 +177,10 @@ _SIGNATURES = {
     "generate_options_init": [POINTER(GenerateOptions)],
     "sequence_generate": [c_void_p, *_TEXT, POINTER(GenerateOptions), ON_TOKEN, c_void_p, POINTER(c_void_p)],
     "sequence_ask": [c_void_p, *_TEXT, POINTER(GenerateOptions), ON_TOKEN, c_void_p, POINTER(c_void_p)],
+    "sequence_generate_ids": [c_void_p, c_void_p, c_size_t, POINTER(GenerateOptions), ON_TOKEN, c_void_p,
+                              POINTER(c_void_p)],
+    "generate_many": [c_void_p, POINTER(Prompt), c_size_t, ON_TOKEN_OF, c_void_p],
+    "run": [c_void_p, POINTER(Step), c_size_t],
     "answer_text": [c_void_p, *_OUT_TEXT],
     "answer_ids": [c_void_p, *_OUT_ITEMS],
     "answer_finish": [c_void_p, POINTER(c_int32)],
@@ -162,10 +201,14 @@ _SIGNATURES = {
     "memory_new": [c_char_p, POINTER(Shape), POINTER(c_void_p)],
     "memory_create": [c_char_p, c_char_p, POINTER(Shape), POINTER(c_void_p)],
     "memory_open": [c_char_p, c_int32, POINTER(Shape), POINTER(c_void_p)],
+    "memory_make": [POINTER(MemoryOptions), POINTER(c_void_p)],
     "memory_free": [c_void_p],
     "memory_begin_step": [c_void_p, c_int64, c_int32],
     "memory_attend": [c_void_p, c_int64, POINTER(View), POINTER(View), POINTER(View), POINTER(View)],
     "memory_end_step": [c_void_p, c_void_p, c_size_t],
+    "memory_end_step_ids": [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_int64],
+    "memory_abandon_step": [c_void_p],
+    "memory_ids": [c_void_p, Range, *_OUT_ITEMS],
     "memory_reset": [c_void_p],
     "memory_get_info": [c_void_p, POINTER(MemoryInfo)],
     "memory_events": [c_void_p, c_int64, *_OUT_ITEMS],
@@ -181,7 +224,7 @@ _SIGNATURES = {
 }
 
 
-def _load():
+def _load() -> ctypes.CDLL:
     beside = pathlib.Path(__file__).parent / "lib" / "libepisodic_c.so.1"
     path = os.environ.get("EPISODIC_C_LIBRARY") or (str(beside) if beside.exists() else "libepisodic_c.so.1")
     try:
@@ -203,20 +246,34 @@ def _load():
 
 
 _library = _load()
-version = _library.episodic_version().decode()
+version: str = _library.episodic_version().decode()
 
 
-def call(name, *arguments):
+def load_cublas() -> None:
+    """Loads that of a package of NVIDIA's, so that the library finds it by its name; without one it looks elsewhere."""
+    for root in map(pathlib.Path, sys.path):
+        for path in sorted(root.glob("nvidia/*/lib/libcublas.so.*")):
+            try:
+                ctypes.CDLL(str(path))
+                return
+            except OSError:  # of another machine, or without its companions
+                continue
+
+
+def error_of(code: int, message: bytes) -> Error | MemoryError:
+    """What a code stands for."""
+    text = message.decode(errors="replace")
+    return MemoryError(text) if code == 104 else _ERRORS.get(code, Error)(text)
+
+
+def call(name: str, *arguments: Any) -> None:
     """Calls episodic_NAME. Raises what its code stands for."""
     code = getattr(_library, "episodic_" + name)(*arguments)
     if code:
-        message = _library.episodic_last_error().decode(errors="replace")
-        if code == 104:
-            raise MemoryError(message)
-        raise _ERRORS.get(code, Error)(message)
+        raise error_of(code, _library.episodic_last_error())
 
 
-def text_of(name, *arguments):
+def text_of(name: str, *arguments: Any) -> str:
     """A text that a call copies."""
     length = c_size_t()
     call(name, *arguments, None, 0, byref(length))
@@ -225,7 +282,7 @@ def text_of(name, *arguments):
     return buffer.raw[:length.value].decode(errors="replace")
 
 
-def items_of(kind, name, *arguments):
+def items_of(kind: Any, name: str, *arguments: Any) -> Any:
     """A list that a call copies, as a ctypes array."""
     n = c_size_t()
     call(name, *arguments, None, 0, byref(n))
@@ -237,19 +294,20 @@ def items_of(kind, name, *arguments):
 class Handle:
     """A handle that is freed with its object."""
 
-    def __init__(self, free, value):
+    def __init__(self, free: str, value: int | None) -> None:
         self._free, self._value = free, value
 
     @property
-    def _as_parameter_(self):
+    def _as_parameter_(self) -> c_void_p:
         return c_void_p(self._value)
 
-    def close(self):
+    def close(self) -> None:
+        """Gives it back now; no other call takes it then."""
         value, self._value = self._value, None
         if value:
             call(self._free, value)
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_value", None):
             try:
                 self.close()
@@ -257,7 +315,10 @@ class Handle:
                 pass
 
 
-def made(free, name, *arguments):
+Snapshot = Handle  #: what `snapshot` gives and `restore` takes
+
+
+def made(free: str, name: str, *arguments: Any) -> Handle:
     """The handle that a call gives."""
     handle = c_void_p()
     call(name, *arguments, byref(handle))
@@ -265,18 +326,43 @@ def made(free, name, *arguments):
 
 
 class Watched:
-    """Python functions as callbacks. What one raises, Ctrl-C among it, stops the work and is raised behind the call."""
+    """Python functions as callbacks of the calls within `with Watched()`. What one raises, Ctrl-C among it, stops the work
+    and is raised at the end. So does the end of the program: a thread that comes back to Python then would be ended in
+    the midst of the library's work."""
+    _within = 0  #: calls, of all threads
+    _changed = threading.Condition()
+    _ending = False
 
-    def __init__(self):
-        self._raised = None
+    def __init__(self) -> None:
+        self._raised: BaseException | None = None
 
-    def stops(self, function, *arguments):
+    def __enter__(self) -> Watched:
+        with Watched._changed:
+            Watched._within += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with Watched._changed:
+            Watched._within -= 1
+            Watched._changed.notify_all()
+        if self._raised is not None:
+            raise self._raised
+
+    def stops(self, function: Callable[..., object], *arguments: Any) -> int:
+        if self._raised is not None or Watched._ending:  # what is left of the work ends too
+            return 1
         try:
             return 0 if function(*arguments) is not False else 1
         except BaseException as e:
             self._raised = e
             return 1
 
-    def check(self):
-        if self._raised is not None:
-            raise self._raised
+    @staticmethod
+    def end() -> None:
+        """Stops all calls, and waits for them."""
+        Watched._ending = True
+        with Watched._changed:
+            Watched._changed.wait_for(lambda: Watched._within == 0, timeout=60)
+
+
+atexit.register(Watched.end)

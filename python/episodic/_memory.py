@@ -1,10 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory alone, for attention of one's own: arrays where they lie, by torch's and numpy's attributes or DLPack."""
+from __future__ import annotations
+
 import ctypes
 import json
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import _library as lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of the type checker: nothing is imported
+
+Array = Any  #: a numpy array, a torch tensor, or what has __dlpack__: float32, bfloat16 or float16, in host memory
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 
@@ -23,7 +32,7 @@ class _DLTensor(ctypes.Structure):
                 ("byte_offset", ctypes.c_uint64)]
 
 
-def _of_dlpack(array):
+def _of_dlpack(array: Any) -> tuple[int, str, list[int], list[int], int]:
     """Address, type, shape and strides in elements of what speaks DLPack; the array outlives their use."""
     capsule = array.__dlpack__()
     get = ctypes.pythonapi.PyCapsule_GetPointer
@@ -41,7 +50,7 @@ def _of_dlpack(array):
     return (tensor.data or 0) + tensor.byte_offset, kind, shape, strides, tensor.device.type
 
 
-def _address(array, name, writes):
+def _address(array: Any, name: str, writes: bool) -> tuple[int, str, list[int], list[int], int]:
     if hasattr(array, "data_ptr"):  # torch
         return (array.data_ptr(), str(array.dtype).rpartition(".")[2], list(array.shape), list(array.stride()),
                 1 if array.device.type == "cpu" else 2)
@@ -64,7 +73,7 @@ def _address(array, name, writes):
                         "__dlpack__")
 
 
-def _view(array, name, rotated=False, writes=False):
+def _view(array: Array, name: str, rotated: bool = False, writes: bool = False) -> lib.View:
     address, kind, shape, strides, device = _address(array, name, writes)
     if len(shape) != 3:
         raise lib.DataError(f"{name}: has {len(shape)} dimensions; it must be [tokens, heads, head_dim]")
@@ -79,8 +88,9 @@ def _view(array, name, rotated=False, writes=False):
                     row_stride=strides[0], head_stride=strides[1])
 
 
-def _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies, attention_factor,
-           interleaved, scale, softcap):
+def _shape(n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, rotary_dim: int | None, rotary_theta: float,
+           frequencies: Sequence[float] | None, attention_factor: float, interleaved: bool, scale: float | None,
+           softcap: float | None) -> lib.Shape:
     shape = lib.Shape(n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim,
                       rotary_dim=head_dim if rotary_dim is None else rotary_dim, rotary_theta=rotary_theta,
                       attention_factor=attention_factor, interleaved=int(interleaved), scale=scale or 0,
@@ -89,6 +99,21 @@ def _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, fr
         shape.frequencies = (ctypes.c_double * len(frequencies))(*frequencies)
         shape.rotary_dim = 2 * len(frequencies)
     return shape
+
+
+def _layers(layers: Sequence[dict[str, Any]]) -> Any:
+    """As ctypes. Frequencies stay alive with the array."""
+    array = (lib.Layer * len(layers))()
+    for to, layer in zip(array, layers):
+        told = dict(layer)
+        frequencies = told.pop("frequencies", None)
+        if frequencies is not None:
+            told["frequencies"] = (ctypes.c_double * len(frequencies))(*frequencies)
+            told["rotary_dim"] = 2 * len(frequencies)
+        to.struct_size = ctypes.sizeof(lib.Layer)
+        for name, value in told.items():
+            setattr(to, name, value)
+    return array
 
 
 class Memory:
@@ -100,103 +125,161 @@ class Memory:
         memory.end_step(surprise)                # [n] nats
 
     settings: those of docs/settings.md, such as n_local=1024. folder: keeps it there; one that is there is opened at
-    its last commit, and takes no settings. rotated: queries and keys come after rotary embedding."""
+    its last commit, and takes no settings. rotated: queries and keys come after rotary embedding.
 
-    def __init__(self, n_layers, n_heads, n_kv_heads, head_dim, rotary_dim=None, rotary_theta=10000.0,
-                 frequencies=None, attention_factor=1.0, interleaved=False, scale=None, softcap=None, folder=None,
-                 write=True, rotated=False, **settings):
+    Where layers differ, layers has a dict for each, of window (0: none), frequencies (or rotary_dim and rotary_theta),
+    attention_factor, interleaved, scale and softcap. Layers with a window, beside others without, attend to their
+    windows exactly; their queries and keys come before rotary embedding. model: the directory or GGUF file of the
+    model, whose folders the programs of this project open too."""
+
+    _others: Sequence[Memory] = ()
+
+    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, rotary_dim: int | None = None,
+                 rotary_theta: float = 10000.0, frequencies: Sequence[float] | None = None,
+                 attention_factor: float = 1.0, interleaved: bool = False, scale: float | None = None,
+                 softcap: float | None = None, folder: str | os.PathLike[str] | None = None, write: bool = True,
+                 rotated: bool = False, layers: Sequence[dict[str, Any]] | None = None,
+                 model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         self.rotated = rotated
         self._shape = _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies,
                              attention_factor, interleaved, scale, softcap)
+        self._layers = layers
+        if layers is not None and len(layers) != n_layers:
+            raise lib.ConfigError(f"layers: there are {len(layers)}, and n_layers = {n_layers}")
         told = json.dumps(settings).encode() if settings else None
-        if folder is None:
+        there = folder is not None and os.path.exists(os.path.join(folder, "manifest.json"))
+        if there and settings:
+            raise lib.ConfigError(f"{folder}: the memory is there, with the settings it was made with; give none")
+        where = None if folder is None else os.fsencode(folder)
+        if layers is not None or model is not None:
+            options = lib.MemoryOptions(settings=told, folder=where, writes=int(write),
+                                        model=None if model is None else os.fsencode(model),
+                                        shape=ctypes.pointer(self._shape))
+            if layers is not None:
+                options.layers = _layers(layers)
+            self._handle = lib.made("memory_free", "memory_make", options)
+        elif folder is None:
             self._handle = lib.made("memory_free", "memory_new", told, self._shape)
-        elif os.path.exists(os.path.join(folder, "manifest.json")):
-            if settings:
-                raise lib.ConfigError(f"{folder}: the memory is there, with the settings it was made with; give none")
-            self._handle = lib.made("memory_free", "memory_open", os.fsencode(folder), int(write), self._shape)
+        elif there:
+            self._handle = lib.made("memory_free", "memory_open", where, int(write), self._shape)
         else:
-            self._handle = lib.made("memory_free", "memory_create", os.fsencode(folder), told, self._shape)
+            self._handle = lib.made("memory_free", "memory_create", where, told, self._shape)
 
-    def begin_step(self, n, decodes=False):
+    def begin_step(self, n: int, decodes: bool = False) -> None:
         """Opens a step of n tokens, at most `chunk`. decodes: a token of an answer, not of a text that is read."""
         lib.call("memory_begin_step", self._handle, n, int(decodes))
 
-    def attend(self, layer, q, k, v, out):
-        """One layer of the step, in order, each once. Writes out [n, n_heads, head_dim]."""
+    def attend(self, layer: int, q: Array, k: Array, v: Array, out: Array) -> None:
+        """One layer of the step, in order, each once. q [n, n_heads, head_dim], k and v [n, n_kv_heads, head_dim] are
+        read where they lie; out [n, n_heads, head_dim] is written. float32, bfloat16 or float16 each."""
         lib.call("memory_attend", self._handle, layer, _view(q, "q", self.rotated), _view(k, "k", self.rotated),
                  _view(v, "v"), _view(out, "out", writes=True))
 
-    def end_step(self, surprise):
-        """Ends the step. surprise: negative log-likelihood of each of its tokens, in nats."""
+    def end_step(self, surprise: Sequence[float]) -> None:
+        """Ends the step. surprise [n]: negative log-likelihood of each of its tokens, in nats; numbers of any kind."""
         n = len(surprise)
         array = (ctypes.c_float * n)(*[float(s) for s in surprise])
         lib.call("memory_end_step", self._handle, array, n)
 
-    def _info(self):
+    def end_step_ids(self, ids: Sequence[int], surprise: Sequence[float], last_logits: Any) -> None:
+        """Ends the step of these ids, which are kept with the memory. surprise: of ids[1] and on; that of ids[0] follows
+        from the logits of the step before. last_logits: [vocab] float32 that follow the last id, in host memory."""
+        n = len(ids)
+        if len(surprise) != n - 1:
+            raise lib.DataError(f"surprise: has {len(surprise)} values for {n} ids; there must be one less than ids")
+        address, kind, shape, strides, device = _address(last_logits, "last_logits", False)
+        if kind != "float32" or device != 1 or len(shape) != 1 or shape[0] > 1 and strides[0] != 1:
+            raise lib.DataError("last_logits: must be [vocab] of float32 in host memory without gaps")
+        lib.call("memory_end_step_ids", self._handle, (ctypes.c_int64 * n)(*ids), n,
+                 (ctypes.c_float * (n - 1))(*surprise), address, shape[0])
+
+    def abandon_step(self) -> None:
+        """Gives up the step that is open, if one is."""
+        lib.call("memory_abandon_step", self._handle)
+
+    def ids(self, start: int, end: int) -> list[int]:
+        """Ids of tokens of a kept memory; -1 where none were given."""
+        return list(lib.items_of(ctypes.c_int64, "memory_ids", self._handle, lib.Range(start, end)))
+
+    def _info(self) -> lib.MemoryInfo:
         info = lib.MemoryInfo()
         lib.call("memory_get_info", self._handle, info)
         return info
 
     @property
-    def tokens(self):
+    def tokens(self) -> int:
         """Tokens of the finished steps."""
-        return self._info().tokens
+        return int(self._info().tokens)
 
     @property
-    def chunk(self):
+    def chunk(self) -> int:
         """Most tokens of one step."""
-        return self._info().chunk
+        return int(self._info().chunk)
 
     @property
-    def open_tokens(self):
+    def rows(self) -> list[Memory]:
+        """The memories of a batch's rows, this one first (episodic.attach)."""
+        return [self, *self._others]
+
+    @property
+    def lanes(self) -> int:
+        """What recalls for itself: the layers that the memory serves, or groups of their heads."""
+        return int(self._info().lanes)
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is kept in a folder."""
+        return bool(self._info().kept)
+
+    @property
+    def open_tokens(self) -> int:
         """Of the step that is open; 0 if none is."""
-        return self._info().open_tokens
+        return int(self._info().open_tokens)
 
     @property
-    def events(self):
+    def events(self) -> list[tuple[int, int]]:
         """The closed events: (start, end) of their tokens."""
         return [(e.start, e.end) for e in lib.items_of(lib.Range, "memory_events", self._handle, 0)]
 
-    def recalled(self, lane):
+    def recalled(self, lane: int) -> list[int]:
         """Events that a lane (a layer) recalled in the last step, best first."""
         return list(lib.items_of(ctypes.c_int64, "memory_recalled", self._handle, lane))
 
-    def reset(self):
+    def reset(self) -> None:
         """Back to the empty sequence."""
         lib.call("memory_reset", self._handle)
 
-    def snapshot(self):
+    def snapshot(self) -> lib.Snapshot:
         """The state now, for `restore`."""
         return lib.made("snapshot_free", "memory_snapshot", self._handle)
 
-    def restore(self, snapshot):
+    def restore(self, snapshot: lib.Snapshot) -> None:
         """Back to a snapshot of this memory."""
         lib.call("memory_restore", self._handle, snapshot)
 
-    def fork(self):
+    def fork(self) -> Memory:
         """A further memory that goes on from here; what there is becomes a base of both."""
         other = object.__new__(Memory)
-        other.rotated, other._shape = self.rotated, self._shape
+        other.rotated, other._shape, other._layers = self.rotated, self._shape, self._layers
         other._handle = lib.made("memory_free", "memory_fork", self._handle)
         return other
 
-    def commit(self):
+    def commit(self) -> None:
         """Makes all finished steps durable, in a kept memory."""
         lib.call("memory_commit", self._handle)
 
-    def forget(self, start, end):
+    def forget(self, start: int, end: int) -> int:
         """Never recalls again the events that share a token with [start, end). Returns how many there were."""
         forgotten = ctypes.c_size_t()
         lib.call("memory_forget", self._handle, lib.Range(start, end), forgotten)
         return forgotten.value
 
-    def close(self):
+    def close(self) -> None:
         """Gives everything back now."""
         self._handle.close()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()

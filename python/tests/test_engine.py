@@ -3,6 +3,7 @@
 import array
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -45,6 +46,16 @@ class Engines(unittest.TestCase):
         self.assertEqual(answer.passages, [])
         again = engine.ask(QUESTION, max_new=8, reread=2)
         self.assertIn("52871", again.passages[0].text)
+
+    def test_full_attention_is_asked_too_and_stays_as_it_was(self):
+        engine = episodic.load(MODEL)
+        tokens = engine.read(SENTENCE * 3)
+        answer = engine.ask("The old man", max_new=4)
+        self.assertEqual(engine.tokens, tokens)
+        both = episodic.ask_many([(engine, "The old man"), (engine.fork(), "A")], max_new=4)
+        self.assertEqual(both[0], answer)
+        self.assertEqual(engine.generate("The old man", max_new=4).text, answer.text)
+        self.assertGreater(engine.tokens, tokens)
 
     def test_an_answer_streams_and_can_be_broken_off(self):
         engine = self.read()
@@ -135,6 +146,98 @@ class Engines(unittest.TestCase):
         engine.close()
         for error in (episodic.ConfigError, episodic.DataError, episodic.FileError, episodic.BudgetError):
             self.assertTrue(issubclass(error, episodic.Error))
+
+    def test_many_answers_at_once_are_those_of_each_alone(self):
+        engine = self.read()
+        engines = [engine, engine.fork(), engine.fork(), self.read(n_local=64)]
+        asked = [QUESTION, "The old man", "Remember", QUESTION]
+        for options in ({"max_new": 8, "ignore_eos": True},
+                        {"max_new": 6, "temperature": 0.8, "seed": 5, "repetition_penalty": 1.2, "recall": False}):
+            alone = [e.ask(q, **options) for e, q in zip(engines, asked)]
+            seen = []
+            together = episodic.ask_many(zip(engines, asked), on_token=lambda *told: seen.append(told), **options)
+            self.assertEqual(together, alone)  # events recalled, and how much, among it
+            for i, answer in enumerate(together):
+                self.assertEqual("".join(text for number, _, text in seen if number == i), answer.text)
+            self.assertEqual(len({e.tokens for e in engines}), 1)  # as they were
+        self.assertIn("52871", alone[0].text + together[0].text)
+        # what is written becomes a part of each
+        before = [e.snapshot() for e in engines]
+        alone = [e.generate(q, max_new=5) for e, q in zip(engines, asked)]
+        logits = [list(r.logits) for r in episodic.run([(e, [5]) for e in engines])]
+        lengths = [e.tokens for e in engines]
+        for e, state in zip(engines, before):
+            e.restore(state)
+        self.assertEqual(episodic.generate_many(zip(engines, asked), max_new=5), alone)
+        self.assertEqual([list(r.logits) for r in episodic.run([(e, [5]) for e in engines])], logits)
+        self.assertEqual([e.tokens for e in engines], lengths)
+        self.assertEqual(episodic.ask_many([]), [])
+        self.assertEqual(episodic.run([]), [])
+
+    def test_one_that_fails_leaves_the_others_alone(self):
+        good, other, closed, busy = self.read(), self.read(), self.read(), self.read()
+        closed.close()
+        stranger = episodic.load(MODEL)
+        alone = good.ask(QUESTION, max_new=4)
+
+        def ask_within(done, total):  # `busy` is in use then
+            told.extend(episodic.ask_many([(good, QUESTION), (closed, QUESTION), (stranger, QUESTION), (good, "again"),
+                                           (other, ""), (busy, QUESTION)], max_new=4))
+            return False
+
+        told = []
+        busy.read("a", progress=ask_within)
+        self.assertEqual(told[0], alone)
+        for answer, kind, part in ((told[1], episodic.ClosedError, "freed|null"), (told[2], episodic.DataError, "model"),
+                                   (told[3], episodic.DataError, "prompt 0"), (told[4], episodic.DataError, "prompt"),
+                                   (told[5], episodic.BusyError, "in use")):
+            self.assertIsInstance(answer, kind)
+            self.assertRegex(str(answer), part)
+        tokens = other.tokens
+        results = episodic.run([(good, [3, 4]), (closed, [1]), (stranger, [1]), (good, [1]), (other, [-1])])
+        self.assertEqual([type(r.error) for r in results],
+                         [type(None), episodic.ClosedError] + 3 * [episodic.DataError])
+        self.assertEqual(len(results[0].logits), self.model.vocab_size)
+        self.assertIsNone(results[1].logits)
+        self.assertEqual(other.tokens, tokens)
+        self.assertIsNone(episodic.run([(other, [1])], logits=False)[0].logits)
+        with self.assertRaisesRegex(TypeError, "tempo"):
+            episodic.ask_many([(good, "Who")], tempo=1)
+        bad = episodic.ask_many([(good, "Who"), (other, "Who")], temperature=-1)
+        self.assertEqual([type(e) for e in bad], [episodic.ConfigError] * 2)
+
+        def failing(number, id, text):
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            episodic.ask_many([(good, "Who"), (other, "Who")], on_token=failing, max_new=1000000)
+        self.assertEqual(other.tokens, tokens + 1)
+
+    def test_a_device_that_is_not_there_is_one_typed_line(self):
+        with self.assertRaisesRegex(episodic.ConfigError, "must be cpu or cuda"):
+            episodic.load(MODEL, device="tpu")
+        try:
+            engine = episodic.load(MODEL, device="cuda")
+        except (episodic.NotBuiltError, episodic.DeviceError) as e:
+            self.assertNotIn("\n", str(e))
+            self.assertRegex(str(e), "cuda|CUDA")
+        else:
+            self.assertEqual(engine.model.device, "cuda")
+            with self.assertRaisesRegex(episodic.ConfigError, "max_tokens"):
+                engine.attach()
+            engine.attach(max_tokens=5000, n_local=128)
+            engine.read(TEXT)
+            self.assertIn("52871", engine.ask(QUESTION, max_new=8).text)
+
+    def test_a_stream_that_is_left_open_does_not_keep_a_program_from_ending(self):
+        program = ("import episodic, sys\n"
+                   "engine = episodic.load(sys.argv[1]).attach()\n"
+                   "texts = engine.stream('The old man', max_new=1000000, ignore_eos=True, recall=False)\n"
+                   "print(next(texts), flush=True)\n"
+                   "sys.exit(3)\n")
+        done = subprocess.run([sys.executable, "-c", program, MODEL], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        self.assertEqual(done.returncode, 3, done.stderr)
 
     def test_two_threads_do_not_meet_in_one_engine(self):
         engine = episodic.Engine(self.model).attach()

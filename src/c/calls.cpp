@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/memory_settings.hpp"
 
 namespace episodic::c {
 namespace {
@@ -58,14 +59,30 @@ std::int32_t call(const std::function<void()>& body) noexcept {
   }
 }
 
+void require_count(std::size_t n, std::size_t element_bytes, const char* name) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 56;  // as of views
+  if (n > kMostBytes / element_bytes)
+    throw ApiError{EPISODIC_DATA, std::string(name) + ": a count of " + std::to_string(n) +
+                                      ", more than any memory holds; was it negative?"};
+}
+
+void require_struct_size(std::size_t size, const char* name, std::size_t least) {
+  constexpr std::size_t kMost = 1 << 16;  // of any version; more was never set
+  if (size < least || size > kMost)
+    throw ApiError{EPISODIC_CONFIG, std::string(name) + ": struct_size = " + std::to_string(size) +
+                                        ", must be sizeof the struct"};
+}
+
 std::string_view text_of(const char* text, std::size_t length, const char* name) {
   if (length > 0) require(text, name);
+  require_count(length, 1, name);
   return {text, length};
 }
 
 void copy_text(std::string_view text, char* to, std::size_t capacity, std::size_t* length) {
   if (length) *length = text.size();
   if (!to) return;
+  require_count(capacity, 1, "capacity");
   if (capacity <= text.size())
     throw ApiError{EPISODIC_TOO_SMALL, "the buffer has " + std::to_string(capacity) +
                                            " bytes; the text takes " +
@@ -81,12 +98,21 @@ void copy_events(const EventTable& events, std::int64_t first, episodic_range* t
                                       std::to_string(events.size()) + " events"};
   const auto left = static_cast<std::size_t>(events.size() - first);
   const std::size_t count = to ? std::min(left, capacity) : left;
+  require_count(capacity, sizeof *to, "capacity");
   if (n) *n = count;
   if (!to) return;
   for (std::size_t i = 0; i < count; ++i) {
     const TokenRange& e = events[first + static_cast<std::int64_t>(i)];
     to[i] = {e.start, e.end};
   }
+}
+
+MemoryConfig settings_for(const std::filesystem::path& model, const ModelOptions& options,
+                          const char* changes) {
+  const MemoryConfig base = brings_memory_settings(model)
+                                ? memory_config_of(model)
+                                : default_memory(model_facts(model, options)).config;
+  return changes ? change_memory_config(base, changes, "settings") : base;
 }
 
 ProgressCallback progress_of(episodic_progress progress, void* user) {

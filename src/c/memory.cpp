@@ -6,20 +6,26 @@
 #include "episodic/base/error.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/memory/kept_memory.hpp"
+#include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/session/kept_folder.hpp"
 #include "objects.hpp"
 
 namespace episodic::c {
 namespace {
 
 // Of version 1, for ever: these stay when a struct grows (tests/c/abi_v1.txt).
-constexpr std::size_t kShapeLeast = 88, kViewLeast = 64, kInfoLeast = 56;
+constexpr std::size_t kShapeLeast = 88, kViewLeast = 64, kInfoLeast = 56, kMemoryOptionsLeast = 56;
 
 MemoryShape shape_of(const episodic_shape* given) {
   const episodic_shape s = known_fields(given, "shape", {}, kShapeLeast);
   if (s.n_layers < 1 || s.n_layers > 65536)
     throw ConfigError("shape: n_layers = " + std::to_string(s.n_layers) +
                       ", must be in [1, 65536]");
+  constexpr int64_t kMost = 1 << 20;  // check_shape's, before anything is made of it
+  if (s.head_dim < 1 || s.head_dim > kMost)
+    throw ConfigError("shape: head_dim = " + std::to_string(s.head_dim) + ", must be in [1, " +
+                      std::to_string(kMost) + "]");
   if (s.rotary_dim < 0 || s.rotary_dim % 2 != 0 || s.rotary_dim > s.head_dim)
     throw ConfigError("shape: rotary_dim = " + std::to_string(s.rotary_dim) +
                       ", must be even and in [0, head_dim]");
@@ -54,11 +60,59 @@ MutableTensorView view_of(const episodic_view* given, const char* name) {
   if (v.dtype < 0 || v.dtype > 2)
     throw DataError(std::string(name) + ": dtype = " + std::to_string(v.dtype) +
                     ", must be one of episodic_dtype");
+  if (reinterpret_cast<std::uintptr_t>(v.data) % size_of(kTypes[v.dtype]) != 0)
+    throw DataError(std::string(name) + ": the address is no multiple of its elements' " +
+                    std::to_string(size_of(kTypes[v.dtype])) + " bytes");
   const TensorSizes sizes{v.n, v.heads, v.dim};
-  MutableTensorView view(v.data, kTypes[v.dtype], sizes);
+  // as each of them is checked against the step only later: packed rows without overflow
+  int64_t row = 0;
+  if (__builtin_mul_overflow(v.heads, v.dim, &row))
+    throw DataError(std::string(name) + ": heads = " + std::to_string(v.heads) +
+                    " and dim = " + std::to_string(v.dim) + " are more than any memory holds");
+  MutableTensorView view(v.data, kTypes[v.dtype], sizes, TensorStrides{row, v.dim});
   if (v.row_stride != 0 || v.head_stride != 0) view.strides = {v.row_stride, v.head_stride};
   view.rotary = v.rotated ? Rotary::after : Rotary::before;
   return view;
+}
+
+void require_open(const EpisodicMemory& memory, std::size_t n) {
+  if (const int64_t open = memory.open_tokens(); open == 0 || static_cast<int64_t>(n) != open)
+    throw DataError("end_step: n = " + std::to_string(n) + ", the open step has " +
+                    std::to_string(open) + " tokens");
+}
+
+/// Ends a step by `end`, which ends the memory's and may refuse it.
+template <class End>
+void end_step(MemoryObject& object, const End& end) {
+  if (object.layers) object.layers->require_all_attended();
+  end();
+  if (object.layers) object.layers->ended();
+}
+
+/// A memory that is new, or the one in a folder.
+EpisodicMemory memory_for(const episodic_memory_options& o, const ModelConfig& model) {
+  KeptFolder at;
+  if (o.folder) at.dir = o.folder;
+  at.mode = o.writes ? OpenMode::write : OpenMode::read;
+  const bool opens = o.folder && (!o.writes || holds_memory(at.dir));
+  if (opens) {
+    if (o.settings)
+      throw ConfigError("settings: the memory is there, with those it was made with; give NULL");
+    if (o.model) return open_memory(o.model, at);
+    const MemoryShape shape = memory_shape(model);
+    KeepOptions keep;
+    keep.dir = at.dir;
+    return EpisodicMemory::open(keep, at.mode, &shape);
+  }
+  const MemoryConfig config =
+      o.model ? settings_for(o.model, {}, o.settings) : settings_of(o.settings);
+  if (o.folder && o.model) return create_memory(o.model, at, config);
+  const MemoryShape shape = memory_shape(model, config.n_local);
+  require_host_room(config, shape);
+  if (!o.folder) return EpisodicMemory(config, shape);
+  KeepOptions keep;
+  keep.dir = at.dir;
+  return EpisodicMemory::create(keep, config, shape);
 }
 
 episodic_memory added(EpisodicMemory memory) {
@@ -103,13 +157,34 @@ int32_t episodic_memory_open(const char* folder, int32_t writes, const episodic_
   });
 }
 
+int32_t episodic_memory_make(const episodic_memory_options* options, episodic_memory* memory) {
+  return call([&] {
+    require(memory, "memory");
+    const episodic_memory_options o = known_fields(options, "options", {}, kMemoryOptionsLeast);
+    if (!o.model) require(o.shape, "options: shape");
+    if (o.layers) require(o.shape, "options: shape");
+    std::optional<ModelConfig> described;
+    if (o.shape)
+      described = described_model(known_fields(o.shape, "shape", {}, kShapeLeast), o.layers);
+    const ModelConfig model = o.model ? load_model_config(o.model) : *described;
+    if (o.model && described) require_same_model(model, *described, o.model);
+    *memory = Handles::all().add<episodic_memory>(std::make_shared<MemoryObject>(
+        memory_for(o, model), model, described ? *described : model));
+  });
+}
+
 int32_t episodic_memory_free(episodic_memory memory) {
   return call([&] { Handles::all().remove<MemoryObject>(memory); });
 }
 
 int32_t episodic_memory_begin_step(episodic_memory memory, int64_t n, int32_t decodes) {
   return call([&] {
-    Held<MemoryObject>(memory)->memory.begin_step(n, decodes ? StepKind::decode : StepKind::prompt);
+    const Held<MemoryObject> held(memory);
+    const StepKind kind = decodes ? StepKind::decode : StepKind::prompt;
+    if (held->layers)
+      held->layers->begin_step(n, kind);
+    else
+      held->memory.begin_step(n, kind);
   });
 }
 
@@ -118,6 +193,9 @@ int32_t episodic_memory_attend(episodic_memory memory, int64_t layer, const epis
                                const episodic_view* out) {
   return call([&] {
     const Held<MemoryObject> held(memory);
+    if (held->layers)
+      return held->layers->attend(layer, view_of(q, "q"), view_of(k, "k"), view_of(v, "v"),
+                                  view_of(out, "out"));
     // the base's: it takes what any memory takes
     static_cast<SequenceMemory&>(held->memory)
         .attend(layer, view_of(q, "q"), view_of(k, "k"), view_of(v, "v"), view_of(out, "out"));
@@ -127,8 +205,11 @@ int32_t episodic_memory_attend(episodic_memory memory, int64_t layer, const epis
 int32_t episodic_memory_end_step(episodic_memory memory, const float* surprise, size_t n) {
   return call([&] {
     const Held<MemoryObject> held(memory);
-    static_cast<SequenceMemory&>(held->memory)
-        .end_step(SurpriseView{surprise, static_cast<int64_t>(n), MemoryKind::host});
+    require_count(n, sizeof(float), "surprise");
+    end_step(*held, [&] {
+      static_cast<SequenceMemory&>(held->memory)
+          .end_step(SurpriseView{surprise, static_cast<int64_t>(n), MemoryKind::host});
+    });
   });
 }
 
@@ -136,21 +217,67 @@ int32_t episodic_memory_end_step_logits(episodic_memory memory, const int64_t* i
                                         const float* logits, int64_t vocab, int64_t row_stride) {
   return call([&] {
     const Held<MemoryObject> held(memory);
-    const int64_t open = held->memory.open_tokens();
-    if (open == 0 || static_cast<int64_t>(n) != open)
-      throw DataError("end_step: n = " + std::to_string(n) + ", the open step has " +
-                      std::to_string(open) + " tokens");
+    require_open(held->memory, n);
     require(ids, "ids");
     require(logits, "logits");
     if (vocab < 1 || row_stride < vocab)
       throw DataError("end_step: vocab = " + std::to_string(vocab) + " and row_stride = " +
                       std::to_string(row_stride) + ", must be 1 <= vocab <= row_stride");
-    held->memory.end_step(ids, logits, vocab, row_stride);
+    constexpr int64_t kMostFloats = int64_t{1} << 54;
+    if (row_stride > kMostFloats / held->memory.open_tokens())
+      throw DataError("end_step: row_stride = " + std::to_string(row_stride) +
+                      ", the last row would lie beyond all memory");
+    end_step(*held, [&] { held->memory.end_step(ids, logits, vocab, row_stride); });
+  });
+}
+
+int32_t episodic_memory_end_step_ids(episodic_memory memory, const int64_t* ids, size_t n,
+                                     const float* surprise, const float* last_logits,
+                                     int64_t vocab) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    require_open(held->memory, n);
+    require(ids, "ids");
+    require(last_logits, "last_logits");
+    if (vocab < 1)
+      throw DataError("end_step: vocab = " + std::to_string(vocab) + ", must be at least 1");
+    require_count(static_cast<std::size_t>(vocab), sizeof(float), "last_logits");
+    const StepSurprise step{array_of(surprise, n - 1, "surprise"),
+                            {last_logits, static_cast<std::size_t>(vocab)}};
+    end_step(*held, [&] { held->memory.end_step(ids, step); });
+  });
+}
+
+int32_t episodic_memory_abandon_step(episodic_memory memory) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    if (held->layers)
+      held->layers->state().abandon_step();
+    else
+      held->memory.abandon_step();
+  });
+}
+
+int32_t episodic_memory_ids(episodic_memory memory, episodic_range tokens, int64_t* ids,
+                            size_t capacity, size_t* n) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    if (tokens.start < 0 || tokens.end < tokens.start || tokens.end > held->memory.tokens())
+      throw DataError("ids: tokens " + std::to_string(tokens.start) + " to " +
+                      std::to_string(tokens.end) + " are not within the memory's");
+    copy_items<int64_t>(held->memory.token_ids(tokens.start, tokens.end - tokens.start), ids,
+                        capacity, n);
   });
 }
 
 int32_t episodic_memory_reset(episodic_memory memory) {
-  return call([&] { Held<MemoryObject>(memory)->memory.reset(); });
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    if (held->layers)
+      held->layers->state().reset();
+    else
+      held->memory.reset();
+  });
 }
 
 int32_t episodic_memory_get_info(episodic_memory memory, episodic_memory_info* info) {
@@ -189,7 +316,11 @@ int32_t episodic_memory_snapshot(episodic_memory memory, episodic_snapshot* snap
   return call([&] {
     require(snapshot, "snapshot");
     auto object = std::make_shared<SnapshotObject>();
-    object->of_memory = Held<MemoryObject>(memory)->memory.snapshot();
+    const Held<MemoryObject> held(memory);
+    if (held->layers)
+      object->of_layers = held->layers->state().snapshot();
+    else
+      object->of_memory = held->memory.snapshot();
     *snapshot = Handles::all().add<episodic_snapshot>(std::move(object));
   });
 }
@@ -198,16 +329,24 @@ int32_t episodic_memory_restore(episodic_memory memory, episodic_snapshot snapsh
   return call([&] {
     const Held<MemoryObject> held(memory);
     const Held<SnapshotObject> of(snapshot);
-    if (!of->of_memory)
+    if (!of->of_memory && !of->of_layers)
       throw ConfigError("restore: the snapshot is of a sequence, not of a memory");
-    held->memory.restore(*of->of_memory);
+    if (!of->of_memory != !!held->layers)
+      throw ConfigError("restore: the snapshot is of another memory");
+    if (held->layers)
+      held->layers->state().restore(*of->of_layers);
+    else
+      held->memory.restore(*of->of_memory);
   });
 }
 
 int32_t episodic_memory_fork(episodic_memory memory, episodic_memory* other) {
   return call([&] {
     require(other, "other");
-    *other = added(EpisodicMemory(Held<MemoryObject>(memory)->memory.share()));
+    const Held<MemoryObject> held(memory);
+    auto made = std::make_shared<MemoryObject>(EpisodicMemory(held->memory.share()));
+    if (held->layers) made->layers = held->layers->over(made->memory);
+    *other = Handles::all().add<episodic_memory>(std::move(made));
   });
 }
 

@@ -3,7 +3,9 @@
 /// \file
 /// What the handles of the C API stand for.
 
+#include <filesystem>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "episodic/session/recall_notes.hpp"
 #include "episodic/session/sequence.hpp"
 #include "handles.hpp"
+#include "model_layers.hpp"
 
 namespace episodic::c {
 
@@ -36,7 +39,10 @@ struct MemoryObject final : Object {
   static constexpr const char* kKind = "memory";
   const char* kind() const override { return kKind; }
   explicit MemoryObject(EpisodicMemory m) : memory(std::move(m)) {}
+  MemoryObject(EpisodicMemory m, const ModelConfig& model, const ModelConfig& caller)
+      : memory(std::move(m)), layers(std::make_unique<ModelLayers>(memory, model, caller)) {}
   EpisodicMemory memory;
+  std::unique_ptr<ModelLayers> layers;  // null: the memory serves all layers, as they come
 };
 
 /// Of a memory or of a sequence.
@@ -44,6 +50,7 @@ struct SnapshotObject final : Object {
   static constexpr const char* kKind = "snapshot";
   const char* kind() const override { return kKind; }
   std::shared_ptr<const MemorySnapshot> of_memory;
+  std::shared_ptr<const SequenceSnapshot> of_layers;
   std::shared_ptr<const Sequence::Snapshot> of_sequence;
 };
 
@@ -54,5 +61,15 @@ struct AnswerObject final : Object {
   std::vector<RecalledEvent> recalled;
   std::vector<Passage> passages;
 };
+
+/// Ids of a text behind what the sequence has read.
+std::vector<std::int64_t> ids_behind(const Sequence& sequence, std::string_view text);
+
+inline std::shared_ptr<const Model> model_of(episodic_model handle) {
+  return Handles::all().find<ModelObject>(handle)->model;
+}
+
+/// A model on a CUDA device. \throws NotBuiltError in builds without CUDA; as load_device_model
+std::shared_ptr<const Model> load_on_device(const std::filesystem::path& path, int device);
 
 }  // namespace episodic::c

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C API's models and sequences.
 #include <algorithm>
-#include <cstdio>
 #include <map>
-#include <optional>
 
 #include "calls.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
-#include "episodic/session/conversation.hpp"
 #include "episodic/session/kept_folder.hpp"
 #include "episodic/session/run.hpp"
 #include "episodic/session/session.hpp"
@@ -18,24 +15,11 @@ namespace episodic::c {
 namespace {
 
 // Of version 1, for ever: these stay when a struct grows (tests/c/abi_v1.txt).
-constexpr std::size_t kModelInfoLeast = 64, kSequenceInfoLeast = 72, kOptionsLeast = 104,
-                      kStepLeast = 312;
+constexpr std::size_t kModelInfoLeast = 64, kSequenceInfoLeast = 72, kStepLeast = 312,
+                      kLoadOptionsLeast = 24;
 
-std::shared_ptr<const Model> model_of(episodic_model handle) {
-  return Handles::all().find<ModelObject>(handle)->model;
-}
-
-/// Those of a new memory: the model's own, or what suits a model that brings none.
 MemoryConfig settings_for(const Model& model, const char* changes) {
-  const MemoryConfig base = brings_memory_settings(model.dir())
-                                ? memory_config_of(model.dir())
-                                : default_memory(model_facts(model.dir(), model.options())).config;
-  return changes ? change_memory_config(base, changes, "settings") : base;
-}
-
-std::vector<std::int64_t> ids_behind(const Sequence& sequence, std::string_view text) {
-  const Tokenizer& tokenizer = sequence.model().tokenizer();
-  return sequence.tokens() == 0 ? tokenizer.encode(text) : encode_continuation(tokenizer, text);
+  return c::settings_for(model.dir(), model.options(), changes);
 }
 
 std::int64_t read(Sequence& sequence, std::span<const std::int64_t> ids, episodic_progress progress,
@@ -43,99 +27,13 @@ std::int64_t read(Sequence& sequence, std::span<const std::int64_t> ids, episodi
   return Session(sequence).prefill(ids, progress_of(progress, user));
 }
 
-/// A prompt in two steps, as `Conversation` and `encode_continuation` give it.
-/// \param passages that it reads again
-ChatPrompt prompt_of(SequenceObject& object, std::string_view text,
-                     const episodic_generate_options& o, std::vector<Passage>& passages) {
-  Sequence& sequence = object.sequence;
-  const Model& model = sequence.model();
-  std::string before;
-  if (o.reread > 0 && sequence.has_memory()) {
-    if (!object.finder) object.finder = std::make_unique<PassageFinder>(sequence.shared_model());
-    object.finder->read(*sequence.memory(), sequence.known_ids());
-    passages = object.finder->find(text, {.count = o.reread});
-    before = joined_text(passages);
-    if (!before.empty()) before += "\n\n";
-  }
-  if (o.chat)
-    return Conversation(model.chat_template(), model.tokenizer(),
-                        {.goes_on = sequence.tokens() > 0})
-        .ask(before, std::string(text));
-  ChatPrompt prompt;
-  if (!before.empty()) prompt.text = ids_behind(sequence, "\n\n" + before);
-  prompt.question =
-      before.empty() ? ids_behind(sequence, text) : encode_continuation(model.tokenizer(), text);
-  return prompt;
-}
-
-episodic_generate_options defaults() {
-  episodic_generate_options o{};
-  o.struct_size = sizeof o;
-  o.max_new = 128;
-  o.top_p = 1;
-  o.repetition_penalty = 1;
-  return o;
-}
-
-episodic_generate_options options_of(const episodic_generate_options* given) {
-  return given ? known_fields(given, "options", defaults(), kOptionsLeast) : defaults();
-}
-
-GenerateOptions generation_of(const episodic_generate_options& o, episodic_on_token on_token,
-                              void* user) {
-  GenerateOptions options;
-  options.max_new = o.max_new;
-  options.sampling.temperature = o.temperature;
-  options.sampling.top_p = o.top_p;
-  options.sampling.top_k = o.top_k;
-  options.sampling.min_p = o.min_p;
-  options.sampling.repetition_penalty = o.repetition_penalty;
-  options.sampling.seed = o.seed;
-  options.ignore_eos = o.ignore_eos != 0;
-  options.feed_last = true;  // the sequence then holds the whole answer
-  for (const char* stop : array_of(o.stop, o.n_stop, "options: stop"))
-    options.stop.emplace_back(require(stop, "options: stop"));
-  if (on_token)
-    options.on_token = [on_token, user](std::int64_t id, std::string_view text) {
-      return on_token(id, text.data(), text.size(), user) == 0;
-    };
-  return options;
-}
-
-void generate(Sequence& sequence, const ChatPrompt& prompt, GenerateOptions options, bool recall,
-              AnswerObject& answer) {
-  const Model& model = sequence.model();
-  Session session(sequence, model.has_tokenizer() ? &model.tokenizer() : nullptr);
-  std::span<const std::int64_t> asked = prompt.question;
-  if (asked.empty())
-    asked = prompt.text;
-  else
-    session.prefill(prompt.text);
-  std::optional<RecallNotes> notes;
-  if (recall && sequence.has_memory() && !asked.empty()) {
-    notes.emplace(sequence, dynamic_cast<EpisodicMemory*>(sequence.memory()));
-    // all but the last token, which the answer starts from in a step of its own
-    session.prefill(asked.first(asked.size() - 1), [&](std::int64_t, std::int64_t) {
-      notes->note();
-      return true;
-    });
-    asked = asked.last(1);
-    options.on_token = [&notes, on_token = std::move(options.on_token)](std::int64_t id,
-                                                                        std::string_view text) {
-      notes->note();
-      return !on_token || on_token(id, text);
-    };
-  }
-  answer.result = session.generate(asked, options);
-  if (notes) answer.recalled = notes->ranked();
-}
-
-void refuse_for_ids(const episodic_generate_options& o) {
-  if (o.chat || o.reread > 0)
-    throw ConfigError("options: chat and reread are for prompts that are texts");
-}
-
 }  // namespace
+
+std::vector<std::int64_t> ids_behind(const Sequence& sequence, std::string_view text) {
+  const Tokenizer& tokenizer = sequence.model().tokenizer();
+  return sequence.tokens() == 0 ? tokenizer.encode(text) : encode_continuation(tokenizer, text);
+}
+
 }  // namespace episodic::c
 
 using namespace episodic;
@@ -145,12 +43,23 @@ extern "C" {
 
 // -- models ---------------------------------------------------------------------------------------
 
-int32_t episodic_model_load(const char* path, const void* reserved, episodic_model* model) {
+int32_t episodic_load_options_init(episodic_load_options* options) {
+  return call([&] { *require(options, "options") = {sizeof(episodic_load_options), nullptr, 0}; });
+}
+
+int32_t episodic_model_load(const char* path, const episodic_load_options* options,
+                            episodic_model* model) {
   return call([&] {
     require(model, "model");
-    if (reserved) throw ConfigError("model_load: reserved must be NULL");
-    *model = Handles::all().add<episodic_model>(
-        std::make_shared<ModelObject>(load_model(require(path, "path"))));
+    require(path, "path");
+    episodic_load_options o{};
+    if (options) o = known_fields(options, "options", o, kLoadOptionsLeast);
+    const std::string_view device = o.device ? o.device : "cpu";
+    if (device != "cpu" && device != "cuda")
+      throw ConfigError("options: device = " + std::string(device.substr(0, 100)) +
+                        ", must be cpu or cuda");
+    *model = Handles::all().add<episodic_model>(std::make_shared<ModelObject>(
+        device == "cuda" ? load_on_device(path, o.device_number) : load_model(path)));
   });
 }
 
@@ -279,109 +188,6 @@ int32_t episodic_sequence_read_ids(episodic_sequence sequence, const int64_t* id
   });
 }
 
-int32_t episodic_generate_options_init(episodic_generate_options* options) {
-  return call([&] { *require(options, "options") = defaults(); });
-}
-
-int32_t episodic_sequence_generate(episodic_sequence sequence, const char* prompt, size_t length,
-                                   const episodic_generate_options* options,
-                                   episodic_on_token on_token, void* user,
-                                   episodic_answer* answer) {
-  return call([&] {
-    require(answer, "answer");
-    const Held<SequenceObject> held(sequence);
-    const episodic_generate_options o = options_of(options);
-    auto made = std::make_shared<AnswerObject>();
-    const ChatPrompt asked = prompt_of(*held, text_of(prompt, length, "prompt"), o, made->passages);
-    generate(held->sequence, asked, generation_of(o, on_token, user), o.recall != 0, *made);
-    *answer = Handles::all().add<episodic_answer>(std::move(made));
-  });
-}
-
-int32_t episodic_sequence_generate_ids(episodic_sequence sequence, const int64_t* ids, size_t n,
-                                       const episodic_generate_options* options,
-                                       episodic_on_token on_token, void* user,
-                                       episodic_answer* answer) {
-  return call([&] {
-    require(answer, "answer");
-    const Held<SequenceObject> held(sequence);
-    const episodic_generate_options o = options_of(options);
-    refuse_for_ids(o);
-    const std::span<const int64_t> all = array_of(ids, n, "ids");
-    auto made = std::make_shared<AnswerObject>();
-    generate(held->sequence, {{}, {all.begin(), all.end()}}, generation_of(o, on_token, user),
-             o.recall != 0, *made);
-    *answer = Handles::all().add<episodic_answer>(std::move(made));
-  });
-}
-
-int32_t episodic_sequence_ask(episodic_sequence sequence, const char* question, size_t length,
-                              const episodic_generate_options* options, episodic_on_token on_token,
-                              void* user, episodic_answer* answer) {
-  return call([&] {
-    require(answer, "answer");
-    const Held<SequenceObject> held(sequence);
-    const episodic_generate_options o = options_of(options);
-    GenerateOptions generation = generation_of(o, on_token, user);
-    generation.feed_last = false;  // nothing of it stays
-    auto made = std::make_shared<AnswerObject>();
-    const ChatPrompt asked =
-        prompt_of(*held, text_of(question, length, "question"), o, made->passages);
-    const auto before = held->sequence.snapshot();
-    try {
-      generate(held->sequence, asked, std::move(generation), o.recall != 0, *made);
-    } catch (...) {
-      held->sequence.restore(*before);
-      throw;
-    }
-    held->sequence.restore(*before);
-    *answer = Handles::all().add<episodic_answer>(std::move(made));
-  });
-}
-
-int32_t episodic_answer_text(episodic_answer answer, char* text, size_t capacity, size_t* length) {
-  return call([&] { copy_text(Held<AnswerObject>(answer)->result.text, text, capacity, length); });
-}
-
-int32_t episodic_answer_ids(episodic_answer answer, int64_t* ids, size_t capacity, size_t* n) {
-  return call(
-      [&] { copy_items<int64_t>(Held<AnswerObject>(answer)->result.ids, ids, capacity, n); });
-}
-
-int32_t episodic_answer_finish(episodic_answer answer, int32_t* finish) {
-  return call([&] {
-    *require(finish, "finish") = static_cast<int32_t>(Held<AnswerObject>(answer)->result.finish);
-  });
-}
-
-int32_t episodic_answer_recalled(episodic_answer answer, episodic_recalled* events, size_t capacity,
-                                 size_t* n) {
-  return call([&] {
-    const Held<AnswerObject> held(answer);
-    double total = 0;
-    for (const RecalledEvent& e : held->recalled) total += e.attention;
-    std::vector<episodic_recalled> all;
-    for (const RecalledEvent& e : held->recalled)
-      all.push_back(
-          {e.event, e.tokens.start, e.tokens.end, e.rank, total > 0 ? e.attention / total : 0.0});
-    copy_items<episodic_recalled>(all, events, capacity, n);
-  });
-}
-
-int32_t episodic_answer_passages(episodic_answer answer, episodic_passage* passages,
-                                 size_t capacity, size_t* n) {
-  return call([&] {
-    const Held<AnswerObject> held(answer);
-    std::vector<episodic_passage> all;
-    for (const Passage& p : held->passages) all.push_back({p.tokens.start, p.tokens.end, p.score});
-    copy_items<episodic_passage>(all, passages, capacity, n);
-  });
-}
-
-int32_t episodic_answer_free(episodic_answer answer) {
-  return call([&] { Handles::all().remove<AnswerObject>(answer); });
-}
-
 int32_t episodic_sequence_fork(episodic_sequence sequence, episodic_sequence* other) {
   return call([&] {
     require(other, "other");
@@ -459,52 +265,32 @@ int32_t episodic_sequence_logits(episodic_sequence sequence, float* logits, size
   return call([&] {
     const Held<SequenceObject> held(sequence);
     const std::span<const float> found = held->sequence.logits();
-    if (n) *n = found.size();
-    if (!logits) return;
-    if (capacity < found.size())
-      throw ApiError{EPISODIC_TOO_SMALL, "the buffer has room for " + std::to_string(capacity) +
-                                             " logits; there are " + std::to_string(found.size())};
-    std::copy(found.begin(), found.end(), logits);
+    copy_items(found, logits, capacity, n);
   });
 }
 
 int32_t episodic_run(episodic_model model, episodic_step* steps, size_t n) {
   return call([&] {
     const std::shared_ptr<const Model> m = model_of(model);
-    array_of(steps, n, "steps");
-    // a caller of another version has elements of another size
-    const size_t stride = n > 0 ? steps->struct_size : 0;
-    if (n > 0 && stride < kStepLeast)
-      throw ApiError{EPISODIC_CONFIG, "steps: struct_size = " + std::to_string(stride) +
-                                          ", must be sizeof the struct"};
     // Held by their objects, each once: a sequence that is named twice is the second one's error.
     std::map<const void*, std::unique_ptr<Held<SequenceObject>>> held;
     std::vector<SequenceInput> inputs;
     std::vector<episodic_step*> asked;
-    const auto told = [](episodic_step& step, std::int32_t code, const std::string& message) {
-      step.code = code;
-      std::snprintf(step.message, sizeof step.message, "%s", message.c_str());
-    };
-    for (size_t i = 0; i < n; ++i) {
-      auto& step = *reinterpret_cast<episodic_step*>(reinterpret_cast<char*>(steps) + i * stride);
-      if (step.struct_size != stride)
-        throw ApiError{EPISODIC_CONFIG, "steps: struct_size = " + std::to_string(step.struct_size) +
-                                            " beside " + std::to_string(stride) +
-                                            "; all must be sizeof the struct"};
+    for (episodic_step* step : elements_of(steps, n, "steps", kStepLeast)) {
       std::string message;
       try {
-        auto& of = held[step.sequence];
-        if (!of) of = std::make_unique<Held<SequenceObject>>(step.sequence);
-        inputs.emplace_back(&(*of)->sequence, array_of(step.ids, step.n, "ids"),
-                            step.decodes ? StepKind::decode : StepKind::prompt,
-                            step.logits != nullptr);
-        asked.push_back(&step);
+        auto& of = held[step->sequence];
+        if (!of) of = std::make_unique<Held<SequenceObject>>(step->sequence);
+        inputs.emplace_back(&(*of)->sequence, array_of(step->ids, step->n, "ids"),
+                            step->decodes ? StepKind::decode : StepKind::prompt,
+                            step->logits != nullptr);
+        asked.push_back(step);
       } catch (...) {
         // one that an earlier step holds stays held
-        if (const auto at = held.find(step.sequence); at != held.end() && !at->second)
+        if (const auto at = held.find(step->sequence); at != held.end() && !at->second)
           held.erase(at);
         const std::int32_t code = code_of_current(message);
-        told(step, code, message);
+        tell(*step, code, message);
       }
     }
     const std::vector<StepResult> results = run(*m, inputs);
@@ -518,7 +304,7 @@ int32_t episodic_run(episodic_model model, episodic_step* steps, size_t n) {
       } catch (...) {
         code = code_of_current(message);
       }
-      told(*asked[i], code, message);
+      tell(*asked[i], code, message);
     }
   });
 }

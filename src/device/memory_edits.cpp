@@ -173,7 +173,7 @@ std::vector<EventId> DeviceMemory::forget(TokenRange tokens) {
   const device::CurrentDevice current(m.device);
   require(Capability::forget);
   m.check_closed("forget");
-  if (tokens.start < 0 || tokens.size() < 1 || tokens.end > m.tokens)
+  if (tokens.start < 0 || tokens.end <= tokens.start || tokens.end > m.tokens)
     throw DataError(fmt::format("forget: tokens {} to {}, but the memory has {}", tokens.start,
                                 tokens.end, m.tokens));
   m.join_side_streams();

@@ -33,6 +33,16 @@ int main(void) {
   AT(episodic_step, logits);
   AT(episodic_step, code);
   AT(episodic_step, message);
+  SIZE(episodic_load_options);
+  AT(episodic_load_options, device);
+  AT(episodic_load_options, device_number);
+  SIZE(episodic_prompt);
+  AT(episodic_prompt, length);
+  AT(episodic_prompt, n_ids);
+  AT(episodic_prompt, options);
+  AT(episodic_prompt, asks);
+  AT(episodic_prompt, answer);
+  AT(episodic_prompt, message);
   SIZE(episodic_view);
   AT(episodic_view, dtype);
   AT(episodic_view, row_stride);
@@ -45,5 +55,11 @@ int main(void) {
   SIZE(episodic_memory_info);
   AT(episodic_memory_info, open_tokens);
   AT(episodic_memory_info, kept);
+  SIZE(episodic_layer);
+  AT(episodic_layer, frequencies);
+  AT(episodic_layer, softcap);
+  SIZE(episodic_memory_options);
+  AT(episodic_memory_options, model);
+  AT(episodic_memory_options, layers);
   return 0;
 }

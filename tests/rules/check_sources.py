@@ -36,7 +36,7 @@ ROOMS = {
     "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "grammar", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
     "server": ["base", "memory", "text", "grammar", "timeline", "model", "session"],
-    "c": ["base", "attention", "timeline", "memory", "text", "model", "session"],
+    "c": ["base", "attention", "timeline", "memory", "text", "model", "session", "device"],
 }
 # Headers of the programs (src/tools) that benchmarks share with them: flags, files, progress, plots.
 SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "hidden_facts.hpp", "kept.hpp",

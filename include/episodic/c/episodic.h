@@ -46,7 +46,7 @@ extern "C" {
 /* ---- versions and errors --------------------------------------------------------------------- */
 
 /* Of this header. A library of the same number, or a larger one, serves it. */
-#define EPISODIC_API_VERSION 1
+#define EPISODIC_API_VERSION 2
 
 /* EPISODIC_API_VERSION of the library. */
 EPISODIC_C_API int32_t episodic_api_version(void);
@@ -106,8 +106,18 @@ typedef struct episodic_model_info {
   int32_t has_chat_format;
 } episodic_model_info;
 
-/* A Hugging Face directory or a GGUF file, in host memory. reserved: NULL. */
-EPISODIC_C_API int32_t episodic_model_load(const char* path, const void* reserved,
+/* Since version 2. */
+typedef struct episodic_load_options {
+  size_t struct_size;
+  const char* device; /* "cpu", or "cuda" in builds with CUDA; NULL: "cpu" */
+  int32_t device_number; /* of several CUDA devices; default 0 */
+} episodic_load_options;
+/* Sets struct_size and the defaults. Since version 2. */
+EPISODIC_C_API int32_t episodic_load_options_init(episodic_load_options* options);
+
+/* A Hugging Face directory or a GGUF file. options: may be NULL, and was always before version 2.
+ * "cuda" is EPISODIC_NOT_BUILT in a build without CUDA, EPISODIC_DEVICE where there is none. */
+EPISODIC_C_API int32_t episodic_model_load(const char* path, const episodic_load_options* options,
                                            episodic_model* model);
 /* Sequences of it go on; they share it. */
 EPISODIC_C_API int32_t episodic_model_free(episodic_model model);
@@ -188,7 +198,8 @@ EPISODIC_C_API int32_t episodic_sequence_generate_ids(episodic_sequence sequence
                                                       const episodic_generate_options* options,
                                                       episodic_on_token on_token, void* user,
                                                       episodic_answer* answer);
-/* Answers, and comes back: the sequence is then as it was. */
+/* Answers, and comes back: the sequence is then as it was. With full attention a copy of it is
+ * asked. */
 EPISODIC_C_API int32_t episodic_sequence_ask(episodic_sequence sequence, const char* question,
                                              size_t length,
                                              const episodic_generate_options* options,
@@ -269,6 +280,33 @@ typedef struct episodic_step {
 /* One step of all of them: the weights are read once. Each gives the bits that it gives alone. The
  * call fails as a whole only for a null array or a bad model. */
 EPISODIC_C_API int32_t episodic_run(episodic_model model, episodic_step* steps, size_t n);
+
+/* Called with the prompt's number, else as episodic_on_token. */
+typedef int32_t (*episodic_on_token_of)(size_t prompt, int64_t id, const char* text, size_t length,
+                                        void* user);
+
+/* One sequence's part of answers that are written together. Since version 2. */
+typedef struct episodic_prompt {
+  size_t struct_size;
+  episodic_sequence sequence;
+  const char* text; /* a prompt as a text, */
+  size_t length;
+  const int64_t* ids; /* or as ids; the other is NULL */
+  size_t n_ids;
+  const episodic_generate_options* options; /* NULL: the defaults */
+  int32_t asks; /* the sequence is afterwards as it was, as with episodic_sequence_ask */
+  int32_t code; /* written: what came of it; the others are not touched by a failure */
+  episodic_answer answer; /* written; NULL with a failure */
+  char message[256];      /* written: "" or what went wrong, cut to fit */
+} episodic_prompt;
+
+/* Answers to all of them: each step is one of all sequences that are not done, so that the weights
+ * are read once. Each answer is the one that its sequence gives alone, to the bit. on_token: may be
+ * NULL; another value than 0 ends that prompt's answer alone. The call fails as a whole only for a
+ * null array, a bad model or want of memory; answers are then there where code is EPISODIC_OK.
+ * Since version 2. */
+EPISODIC_C_API int32_t episodic_generate_many(episodic_model model, episodic_prompt* prompts,
+                                              size_t n, episodic_on_token_of on_token, void* user);
 
 /* ---- memories: for a caller's own attention ---------------------------------------------------- */
 
@@ -362,6 +400,53 @@ EPISODIC_C_API int32_t episodic_folder_fork(const char* from, const char* to);
  * be NULL with a capacity of 0. */
 EPISODIC_C_API int32_t episodic_folder_verify(const char* folder, size_t* damages, char* report,
                                               size_t capacity, size_t* length);
+
+/* ---- memories for all layers of a model (version 2) -------------------------------------------- */
+
+/* A layer of a model whose layers differ. */
+typedef struct episodic_layer {
+  size_t struct_size;
+  int64_t window; /* a token sees the last `window` tokens; 0: all before it */
+  int64_t rotary_dim;        /* from here on as in episodic_shape */
+  double rotary_theta;
+  const double* frequencies;
+  double attention_factor;
+  int32_t interleaved;
+  float scale;
+  float softcap;
+} episodic_layer;
+
+typedef struct episodic_memory_options {
+  size_t struct_size;
+  const char* settings; /* JSON; NULL: the model's own, or the paper's without a model */
+  const char* folder;   /* where it is kept; NULL: nowhere */
+  int32_t writes;       /* as in episodic_sequence_open */
+  const char* model;    /* a Hugging Face directory or a GGUF file; NULL: any model */
+  const episodic_shape* shape;  /* NULL: the model's */
+  const episodic_layer* layers; /* [shape->n_layers], or NULL: all as the shape says */
+} episodic_memory_options;
+
+/* A memory that stands for all layers of a model. It serves those that see everything, or all where
+ * all have a window. The others get their exact windowed attention beside it, and are snapshotted,
+ * forked and kept with it; their queries and keys come before rotary embedding.
+ *
+ * With `model` a kept memory is that model's: what the programs made opens here, and the other way
+ * round, and that of another model is refused with EPISODIC_CONFIG. Its weights are read once for
+ * it. A shape that is given beside it must be the model's; only `interleaved` may differ, and then
+ * says how the caller's channels lie. */
+EPISODIC_C_API int32_t episodic_memory_make(const episodic_memory_options* options,
+                                            episodic_memory* memory);
+/* Ends a step with its ids [n], which are kept with the memory. surprise: [n - 1] nats of ids[1] and
+ * on; that of ids[0] follows from the logits of the step before. last_logits: [vocab] that follow
+ * the last id. */
+EPISODIC_C_API int32_t episodic_memory_end_step_ids(episodic_memory memory, const int64_t* ids,
+                                                    size_t n, const float* surprise,
+                                                    const float* last_logits, int64_t vocab);
+/* Gives up the step that is open, if one is. */
+EPISODIC_C_API int32_t episodic_memory_abandon_step(episodic_memory memory);
+/* Ids of tokens of a kept memory; -1 where none were given. */
+EPISODIC_C_API int32_t episodic_memory_ids(episodic_memory memory, episodic_range tokens,
+                                           int64_t* ids, size_t capacity, size_t* n);
 
 #ifdef __cplusplus
 }

@@ -374,7 +374,7 @@ EPISODIC_INLINE std::vector<EventId> HostMemory::forget(TokenRange tokens) {
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   m.check_idle("forget");
-  if (tokens.start < 0 || tokens.size() < 1 || tokens.end > m.time.tokens())
+  if (tokens.start < 0 || tokens.end <= tokens.start || tokens.end > m.time.tokens())
     throw DataError(concat("forget: tokens ", tokens.start, " to ", tokens.end,
                            ", but the memory has ", m.time.tokens()));
   std::int64_t closed = m.time.tokens();  // up to here they are in closed events
