@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 #include <set>
 
 #include "base/unique_id.hpp"
@@ -15,6 +16,7 @@ namespace episodic::io {
 namespace {
 
 constexpr std::int64_t kLeastExtentBytes = std::int64_t{256} << 10;
+constexpr std::int64_t kLongBytes = std::int64_t{64} << 20;  // copying it would take a while
 
 bool is_full(int result) { return result == -ENOSPC || result == -EDQUOT; }
 
@@ -36,6 +38,16 @@ File open_file(const Directory& folder, const FileFormat& format, const FileRef&
   if (const std::string fault = format.fault(ref.id, header); !fault.empty())
     throw FileError(fmt::format("{}: {}; take it from a copy", file.path().string(), fault));
   return file;
+}
+
+std::size_t first_to_merge(std::span<const std::int64_t> bytes, std::size_t most) {
+  if (bytes.size() <= most) return bytes.size();
+  std::int64_t behind = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  for (std::size_t i = 0; i + 1 < bytes.size(); ++i) {
+    behind -= bytes[i];
+    if (bytes[i] / 2 <= behind) return i;
+  }
+  return bytes.size();
 }
 
 void save_files(ByteWriter& to, std::span<const FileRef> files) {
@@ -447,6 +459,21 @@ void AppendFiles::committed(std::span<const FileRef> named) {
   if (failed != 0)
     fail(failed, folder_.path() / which, "remove it",
          "it is not needed any more; the next commit tries again");
+}
+
+std::vector<std::size_t> AppendFiles::to_merge(std::size_t most) const {
+  std::vector<std::size_t> files;
+  std::vector<std::int64_t> bytes;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    if (!files_[i] || files_[i]->live == 0 ||
+        files_[i]->end > std::min(kLongBytes, options_.roll_bytes / 2))
+      continue;
+    files.push_back(i);
+    bytes.push_back(files_[i]->end);
+  }
+  files.erase(files.begin(),
+              files.begin() + static_cast<std::ptrdiff_t>(first_to_merge(bytes, most)));
+  return files;
 }
 
 double AppendFiles::dead_share(std::size_t file) const {

@@ -38,6 +38,30 @@ struct FileFormat {
 /// counts of it, or has another header
 File open_file(const Directory& folder, const FileFormat& format, const FileRef& ref);
 
+/// Of more than `most` files of so many bytes, in the order of their making: the first of those
+/// that are to become one. Each of those before it is more than twice as long as all behind it, so
+/// few stay, and a byte is copied as often as its file grows by half. \return bytes.size(): none
+std::size_t first_to_merge(std::span<const std::int64_t> bytes, std::size_t most);
+
+/// Files of each kind that a kept memory has: a commit that would leave more puts the smaller ones
+/// together first.
+inline constexpr std::size_t kMostFiles = 32;
+
+/// What lies in files that may become one.
+class MergesFiles {
+ public:
+  virtual ~MergesFiles() = default;
+  /// Where there are more than `most`, copies what is in use of the smaller ones into a new one;
+  /// the old ones go with the next commit. What cannot be read or finds no room stays where it is.
+  /// \return whether anything was moved
+  virtual bool merge_files(std::size_t most) = 0;
+
+ protected:
+  MergesFiles() = default;
+  MergesFiles(const MergesFiles&) = default;
+  MergesFiles& operator=(const MergesFiles&) = default;
+};
+
 void save_files(ByteWriter& to, std::span<const FileRef> files);
 /// \throws FileError for a list that no image has
 std::vector<FileRef> load_files(ByteReader& from);
@@ -164,6 +188,9 @@ class AppendFiles {
   /// An image is now the one that a crash would come back to: files that neither it names nor
   /// anything is in use of are removed. \throws FileError if one cannot be: call again
   void committed(std::span<const FileRef> named);
+  /// The files that are to become one where there are more than `most`, by first_to_merge: at least
+  /// two, or none. Long ones are not counted: as many as there are, each is worth its place.
+  std::vector<std::size_t> to_merge(std::size_t most) const;
   /// Share of a file's bytes that is not in use.
   double dead_share(std::size_t file) const;
 

@@ -109,6 +109,7 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   std::vector<bool> forgotten_tokens(std::int64_t first, std::int64_t count) const;
   void commit();
   void make_room();
+  void merge_files();
   /// \param beside_now saved_beside()
   void save(ByteWriter& to, const detail::TierImages& images,
             const std::vector<std::uint8_t>& beside_now) const;

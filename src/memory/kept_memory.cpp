@@ -424,6 +424,7 @@ void EpisodicMemory::Impl::commit() {
   open = false;                    // a step that was refused (a full disk, say) is not part of it
   const std::vector<std::uint8_t> beside_now = saved_beside();
   if (retention) make_room();
+  merge_files();
   TierImages images;
   const detail::Tiers& tiers = bank.tiers;
   if (tiers.disk) images.store = tiers.disk->sync();
@@ -467,6 +468,20 @@ void EpisodicMemory::Impl::make_room() {
   drop_checkpoints = true;  // earlier states name bytes that may go
   if (bank.tiers.disk) bank.tiers.disk->compact(detail::kDeadShare);
   bank.shrink();
+}
+
+/// Each run that writes begins new files. A memory that thousands of runs go on from would have as
+/// many, to be opened each time, and linked for each fork.
+void EpisodicMemory::Impl::merge_files() {
+  bool merged = ids.merge_files(io::kMostFiles);
+  const auto merge = [&](auto* tier) {
+    if (auto* files = dynamic_cast<io::MergesFiles*>(tier))
+      merged |= files->merge_files(io::kMostFiles);
+  };
+  merge(bank.tiers.disk);
+  merge(bank.tiers.vectors.get());
+  // they name the old files
+  drop_checkpoints |= merged;
 }
 
 void EpisodicMemory::compact() {

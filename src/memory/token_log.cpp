@@ -231,6 +231,25 @@ void TokenLog::rewrite(const std::function<bool(std::int64_t)>& forgotten) {
   *this = std::move(anew);
 }
 
+bool TokenLog::merge_files(std::size_t most) {
+  std::vector<std::int64_t> bytes;
+  for (const Part& part : parts_) bytes.push_back(part.bytes);
+  if (!files_ && !pending_.empty())  // which will be one
+    bytes.push_back(kHeader + static_cast<std::int64_t>(pending_.size()) * kIdBytes);
+  const std::size_t from = io::first_to_merge(bytes, most);
+  if (from == bytes.size()) return false;
+  const std::int64_t first = parts_[from].first;
+  std::vector<std::uint32_t> ids;
+  try {
+    ids = read(first, tokens() - first);
+  } catch (const Error&) {  // damaged: says so when it is asked for
+    return false;
+  }
+  truncate(first);
+  pending_ = std::move(ids);
+  return true;
+}
+
 void TokenLog::save(ByteWriter& to) const {
   to.put(static_cast<std::uint64_t>(parts_.size()));
   for (const Part& p : parts_) {

@@ -51,6 +51,10 @@ class TokenLog {
   /// Writes all anew into one file, with kUnknown for the tokens that `forgotten` names.
   void rewrite(const std::function<bool(std::int64_t)>& forgotten);
 
+  /// Where there would be more than `most` files at the next sync, the ids of the smaller ones wait
+  /// to be written into one. \return whether there were; not where they cannot be read
+  bool merge_files(std::size_t most);
+
   const std::vector<Part>& parts() const { return parts_; }
   void save(ByteWriter& to) const;
   void load(ByteReader& from);

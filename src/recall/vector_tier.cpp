@@ -127,7 +127,7 @@ void take_row(const std::byte* from, std::int64_t width, std::uint64_t seed, std
   if (out) std::memcpy(out, from, n);
 }
 
-class Tier final : public VectorTier {
+class Tier final : public VectorTier, public io::MergesFiles {
  public:
   Tier(std::int64_t width, const VectorTierOptions& options, const std::filesystem::path& new_dir)
       : width_(width < 1 ? throw ConfigError(
@@ -310,20 +310,25 @@ class Tier final : public VectorTier {
         old[f] = tainted_.contains(f) || (dead > 0.0 && dead >= dead_share);
         if (old[f] && f == files_.current()) files_.close_current();
       }
-    for (auto& [layer, places] : layers_)
-      for (std::size_t i = 0; i < places.size(); ++i) {
-        if (!old[places[i].file]) continue;
-        const auto slab = static_cast<std::int64_t>(i);
-        // A row that cannot be proved is not carried on under a new checksum.
-        std::vector<float> rows(static_cast<std::size_t>(places[i].rows * width_));
-        read(layer, slab, 0, places[i].rows, rows.data());
-        const Place fresh = put(layer, slab, places[i].rows, rows.data(), codes(layer, slab));
-        const std::lock_guard lock(mutex_);
-        drop(places[i]);
-        places[i] = fresh;
-      }
+    bool moved = false;
+    move_out(old, moved);
     const std::lock_guard lock(mutex_);
     release_empty();
+  }
+
+  bool merge_files(std::size_t most) override {
+    std::vector<bool> old(files_.size());
+    for (const std::size_t f : files_.to_merge(most)) old[f] = true;
+    if (std::find(old.begin(), old.end(), true) == old.end()) return false;
+    files_.close_current();  // into one that is none of them
+    bool moved = false;
+    try {
+      move_out(old, moved);
+    } catch (const Error&) {  // a damaged row, no room: a commit needs neither
+    }
+    const std::lock_guard lock(mutex_);
+    release_empty();
+    return moved;
   }
 
   std::int64_t disk_bytes() const override {
@@ -385,6 +390,23 @@ class Tier final : public VectorTier {
     auto lock = files_.lock();
     files_.give_back(lock, {place.file, place.offset},
                      vector_block_bytes(place.rows, width_, place.codes));
+  }
+
+  /// Copies the slabs of files to where new ones go. \param moved is set with the first of them
+  void move_out(const std::vector<bool>& files, bool& moved) {
+    for (auto& [layer, places] : layers_)
+      for (std::size_t i = 0; i < places.size(); ++i) {
+        if (places[i].file >= files.size() || !files[places[i].file]) continue;
+        const auto slab = static_cast<std::int64_t>(i);
+        // A row that cannot be proved is not carried on under a new checksum.
+        std::vector<float> rows(static_cast<std::size_t>(places[i].rows * width_));
+        read(layer, slab, 0, places[i].rows, rows.data());
+        const Place fresh = put(layer, slab, places[i].rows, rows.data(), codes(layer, slab));
+        const std::lock_guard lock(mutex_);
+        drop(places[i]);
+        places[i] = fresh;
+        moved = true;
+      }
   }
 
   /// Queues a slab to be written. The mutex is held only while room is taken for it.

@@ -115,16 +115,39 @@ void Store::compact(double dead_share) {
         fmt::format("disk store: compact at a dead share of {}; must be in (0, 1]", dead_share));
   if (!all_written())
     throw Error("disk store: compact before all lanes of all events were written");
-  auto lock = this->lock();
-  files_->queue().drain(lock);
-  lock.unlock();
-  own_->drop_prefetched();
+  settle();
   const std::size_t n = files_->size();
   for (std::size_t i = 0; i < n; ++i)
     if (files_->has(i) && files_->file(i).live > 0 && files_->dead_share(i) >= dead_share)
       move_out(i);
-  lock.lock();
+  auto lock = this->lock();
   files_->release_empty(lock);
+}
+
+void Store::settle() {
+  {
+    auto lock = this->lock();
+    files_->queue().drain(lock);
+  }
+  own_->drop_prefetched();
+}
+
+bool Store::merge_files(std::size_t most) {
+  const std::vector<std::size_t> merged = files_->to_merge(most);
+  if (merged.empty() || !all_written()) return false;
+  bool moved = false;
+  try {
+    settle();
+    files_->close_current();  // into one that is none of them
+    for (const std::size_t index : merged) {
+      move_out(index);
+      moved = true;
+    }
+  } catch (const Error&) {  // a damaged block, no room: a commit needs neither
+  }
+  auto lock = this->lock();
+  files_->release_empty(lock);
+  return moved;
 }
 
 /// Opens a file once more to read from it with O_DIRECT, where that is wanted and works.

@@ -61,7 +61,7 @@ struct Event {
   std::size_t flags = 0;  ///< first of its lanes' flags in `pending_`, until all is written
 };
 
-class Store final : public DiskStore {
+class Store final : public DiskStore, public io::MergesFiles {
  public:
   Store(const StoreShape& shape, const DiskStoreOptions& options,
         const std::filesystem::path& new_dir);
@@ -90,6 +90,7 @@ class Store final : public DiskStore {
   StoreImage sync() override;
   void committed(const StoreImage& image) override;
   void compact(double dead_share) override;
+  bool merge_files(std::size_t most) override;
   EventId size() const override { return n_events(); }
   std::unique_ptr<StoreReader> reader() const override;
   StoreCounters counters() const override;
@@ -155,6 +156,8 @@ class Store final : public DiskStore {
   /// Room in files for an event. \param need it and all events still to be placed
   void place(Event& event, io::AppendFiles::Need need);
   StoreImage image() const;
+  /// Waits for what is being written and read, before events are moved.
+  void settle();
   /// Copies the live events of a file to where new ones go. All or nothing.
   void move_out(std::size_t index);
 

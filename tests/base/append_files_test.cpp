@@ -85,6 +85,35 @@ struct Piece {
 
 }  // namespace
 
+TEST_CASE("the smaller files become one, and each that stays is twice what is behind it",
+          "[base][io]") {
+  const auto first = [](std::vector<std::int64_t> bytes, std::size_t most) {
+    return first_to_merge(bytes, most);
+  };
+  CHECK(first({}, 0) == 0);
+  CHECK(first({7}, 0) == 1);
+  CHECK(first({10, 10, 10}, 3) == 3);  // as many as there may be
+  CHECK(first({10, 10, 10}, 2) == 0);
+  CHECK(first({1000, 10, 10}, 2) == 1);
+  CHECK(first({102, 40, 10}, 2) == 3);  // each is worth its place
+  CHECK(first({10, 1000, 10}, 2) == 0);
+  // runs of any length: few files, and no byte is copied often
+  std::mt19937 rng(3);
+  std::vector<std::int64_t> files;
+  double copied = 0, all = 0;
+  for (int run = 0; run < 5000; ++run) {
+    files.push_back(rng() % 100 == 0 ? 100'000 : 1 + static_cast<std::int64_t>(rng() % 1000));
+    all += static_cast<double>(files.back());
+    const std::size_t from = first(files, 32);
+    std::int64_t sum = 0;
+    for (; files.size() > from; files.pop_back()) sum += files.back();
+    if (sum > 0) files.push_back(sum);
+    copied += static_cast<double>(sum);
+    REQUIRE(files.size() <= 34);
+  }
+  CHECK(copied < 12 * all);
+}
+
 TEST_CASE("append files: a random life agrees with a plain account") {
   for (unsigned seed = 0; seed < 12; ++seed) {
     std::mt19937 rng(seed);

@@ -238,6 +238,75 @@ TEST_CASE("a fault at any call about representatives loses nothing", "[memory][k
                                             "vectors link", "vectors unlink"});
 }
 
+TEST_CASE("a fault while small files become one loses nothing", "[memory][kept][faults]") {
+  const MemoryShape shape = driver::small_shape();
+  const auto tokens = driver::random_tokens(shape, 2000, 21);
+  for (const std::string kind : {"tokens-", "kv-"}) {
+    const TempDir temp;
+    KeepOptions keep;
+    keep.dir = temp / "many";
+    const auto files_of = [&](const fs::path& dir) {
+      const auto files = MemoryManifest::read(dir).files;
+      return std::count_if(files.begin(), files.end(),
+                           [&](const auto& file) { return file.name.starts_with(kind); });
+    };
+    EpisodicMemory::create(keep, driver::small_config(), shape).commit();
+    std::int64_t end = 0;
+    for (; files_of(keep.dir) < 32; end += 6) {  // each run has files of its own
+      EpisodicMemory memory = EpisodicMemory::open(keep, OpenMode::write);
+      driver::step(memory, tokens, end, 6);
+      memory.commit();
+    }
+    std::string refused;
+    const auto life = [&](FaultyCalls& calls, const fs::path& dir) {
+      fs::copy(temp / "many", dir);
+      KeepOptions here;
+      here.dir = dir;
+      here.calls = &calls;
+      const auto attempt = [&](auto&& f) {
+        try {
+          f();
+        } catch (const Error& e) {
+          refused = e.what();
+          calls.heal();
+          f();
+        }
+      };
+      std::optional<EpisodicMemory> memory;
+      attempt([&] { memory = EpisodicMemory::open(here, OpenMode::write); });
+      for (std::int64_t at = end; at < end + 24; at += 6)
+        attempt([&] { driver::step(*memory, tokens, at, 6); });
+      attempt([&] { memory->commit(); });
+      CHECK(memory->committed_tokens() == end + 24);
+      memory.reset();
+      calls.heal();
+      CHECK(verify_memory(dir).damages.empty());
+      return EpisodicMemory::open(here, OpenMode::read).digest();
+    };
+    FaultyCalls calls;
+    const std::uint64_t digest = life(calls, temp / "whole");
+    REQUIRE(refused.empty());
+    REQUIRE(files_of(temp / "whole") < 16);
+    std::vector<std::pair<FaultyCalls::Site, std::int64_t>> sites;
+    for (const FaultyCalls::Site& site : calls.sites()) sites.emplace_back(site, calls.calls(site));
+    int lives = 0;
+    for (const auto& [site, n_calls] : sites)
+      for (const std::int64_t k : std::set<std::int64_t>{0, n_calls / 2, n_calls - 1}) {
+        INFO(kind << " " << io::name_of(site.kind) << " " << io::name_of(site.op) << " at call "
+                  << k);
+        FaultyCalls::Script script;
+        script.site = site;
+        script.error = k % 2 == 0 ? EIO : ENOSPC;
+        script.at = k;
+        calls.play(script);
+        CHECK(life(calls, temp / std::to_string(lives)) == digest);
+        ++lives;
+      }
+    CHECK(lives > 50);
+    CHECK(!refused.empty());
+  }
+}
+
 TEST_CASE("a full disk says how much is needed and keeps what was committed",
           "[memory][kept][faults]") {
   FaultyCalls calls;

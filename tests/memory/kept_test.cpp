@@ -642,6 +642,59 @@ TEST_CASE("earlier states are kept and give what came after them again", "[memor
   CHECK(verify_memory(temp / "m").damages.empty());
 }
 
+TEST_CASE("a memory that many runs went on from has few files", "[memory][kept][fork]") {
+  struct Case {
+    const char* name;
+    MemoryShape shape;
+    std::int64_t repr_bytes;
+  };
+  // Vectors so wide that a slab holds 16 events, in files too.
+  for (const Case& c :
+       {Case{"plain", small_shape(), 0}, Case{"vectors", small_shape(1, 64, 1, 256), 16 << 20}}) {
+    INFO(c.name);
+    const auto tokens = random_tokens(c.shape, kTokens, 15);
+    MemoryConfig config = small_config();
+    config.repr_bytes = c.repr_bytes;
+    const TempDir temp;
+    const KeepOptions keep = in(temp / "m");
+    EpisodicMemory whole = EpisodicMemory::create(in(temp / "whole"), config, c.shape);
+    EpisodicMemory::create(keep, config, c.shape).commit();
+    std::map<std::int64_t, std::uint64_t> forks;  // digests, by tokens
+    std::size_t most = 0, least = kTokens;
+    for (std::int64_t at = 0; at < kTokens; at += 12) {
+      EpisodicMemory memory = EpisodicMemory::open(keep, OpenMode::write);
+      CHECK(feed(memory, tokens, at, at + 12) == feed(whole, tokens, at, at + 12));
+      memory.commit();
+      CHECK(memory.digest() == whole.digest());
+      std::map<std::string, std::size_t> files;  // by kind
+      for (const auto& f : memory.manifest().files) ++files[f.name.substr(0, f.name.find('-'))];
+      for (const auto& [kind, n] : files) most = std::max(most, n);
+      if (at > kTokens / 2) least = std::min(least, files["tokens"]);
+      std::size_t named = 0;  // and no others lie there
+      for (const auto& entry : fs::directory_iterator(temp / "m"))
+        named += entry.path().filename().string().find('-') != std::string::npos ? 1 : 0;
+      CHECK(named == memory.manifest().files.size() + memory.manifest().checkpoints.size() + 1);
+      if (at % 96 == 0) {
+        fork_memory(temp / "m", temp / std::to_string(at + 12));
+        forks[at + 12] = memory.digest();
+      }
+    }
+    CHECK(most == 32);   // of 60 runs
+    CHECK(least <= 10);  // it was more, and became less
+    // what was put together elsewhere is whole in the branches
+    REQUIRE(forks.size() == 8);
+    for (const auto& [n, digest] : forks) {
+      const fs::path dir = temp / std::to_string(n);
+      CHECK(verify_memory(dir).damages.empty());
+      EpisodicMemory fork = EpisodicMemory::open(in(dir), OpenMode::write);
+      CHECK(fork.digest() == digest);
+      feed(fork, tokens, n, kTokens);
+      CHECK(fork.digest() == whole.digest());
+    }
+    CHECK(verify_memory(temp / "m").damages.empty());
+  }
+}
+
 TEST_CASE("an earlier state that is opened to be written takes nothing of the last commit",
           "[memory][kept][edit]") {
   const auto tokens = random_tokens(small_shape(), kTokens, 21);

@@ -52,6 +52,32 @@ std::int64_t files_in(const fs::path& dir) {
 
 }  // namespace
 
+TEST_CASE("token ids of many runs lie in few files", "[memory][kept]") {
+  const TempDir dir;
+  TokenLog log(dir.path(), io::system_calls(), true);
+  Account account;
+  std::size_t most = 0;
+  for (int run = 0; run < 100; ++run) {
+    log = reopened(dir.path(), log, io::system_calls());
+    account.push(log, run % 10 == 0 ? 1000 : 20);
+    const std::size_t before = log.parts().size();
+    CHECK(log.merge_files(4) == (before >= 4));  // what was pushed would be one more
+    log.sync();
+    REQUIRE(account.holds(log));
+    most = std::max(most, log.parts().size());
+    for (const TokenLog::Part& part : log.parts())
+      TokenLog::verify(dir.path(), part, io::system_calls());
+  }
+  CHECK(most <= 6);
+  // a damaged one is left as it is, for whoever asks for its tokens to hear of it
+  log = reopened(dir.path(), log, io::system_calls());
+  account.push(log, 20);
+  log.sync();
+  const fs::path damaged = dir.path() / TokenLog::file_name(log.parts().back().id);
+  fs::resize_file(damaged, fs::file_size(damaged) - 4);
+  CHECK(!log.merge_files(1));
+}
+
 TEST_CASE("a log of token ids agrees with a plain list, over blocks, files and runs",
           "[memory][kept]") {
   std::mt19937 rng(31);
@@ -68,6 +94,7 @@ TEST_CASE("a log of token ids agrees with a plain list, over blocks, files and r
       account.truncate(log,
                        std::max<std::int64_t>(0, n - static_cast<std::int64_t>(rng() % 90000)));
     } else {
+      if (rng() % 2 == 0) log.merge_files(2);
       log.sync();
       if (dice == 9) log = reopened(dir.path(), log, io::system_calls());
     }

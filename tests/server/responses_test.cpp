@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <tuple>
@@ -178,6 +179,54 @@ bool holds_open(const fs::path& below) {  // this process, any file there
 }
 
 }  // namespace
+
+TEST_CASE("responses: a long chain has few files, and is gone on from at any of its turns") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  House house(dir / "model", dir / "memories");
+  const auto say = [](int turn) {
+    return fmt::format("{} And turn {}?", program::some_book(8), turn);
+  };
+  NeverClosed open(house);
+  const auto files_of = [&](const json& response) {
+    std::map<std::string, int> files;  // by kind
+    const fs::path memory = house.responses() / response["id"].get<std::string>() / "memory";
+    for (const auto& entry : fs::directory_iterator(memory)) {
+      const std::string name = entry.path().filename().string();
+      ++files[name.substr(0, name.find('-'))];
+    }
+    return files;
+  };
+  constexpr int kTurns = 70;
+  std::vector<json> chain;
+  std::vector<std::string> said;
+  std::map<std::string, int> most, last;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    chain.push_back(
+        house.respond(turn == 0 ? json{{"input", say(turn)}} : after(chain.back(), say(turn))));
+    said.push_back(open.say(say(turn)));
+    REQUIRE(text_of_response(chain.back()) == said.back());
+    last = files_of(chain.back());
+    for (const auto& [kind, n] : last) most[kind] = std::max(most[kind], n);
+  }
+  // each turn brings a file of token ids, and most one of keys and values
+  REQUIRE(most["tokens"] == 32);
+  REQUIRE(last["tokens"] < 32);
+  REQUIRE(most["kv"] > 25);
+  REQUIRE(most["kv"] <= 32);
+  REQUIRE(most["state"] == 1);
+  const std::string next = open.say(say(kTurns));
+  // what became one in a later turn is as it was in the earlier ones
+  house.restart();
+  for (const int turn : {3, 31, 33, 66})
+    REQUIRE(text_of_response(
+                house.respond(after(chain[static_cast<std::size_t>(turn)], say(turn + 1)))) ==
+            said[static_cast<std::size_t>(turn) + 1]);
+  REQUIRE(text_of_response(house.respond(after(chain.back(), say(kTurns)))) == next);
+  for (const json& response : chain)
+    REQUIRE(verify_memory(house.responses() / response["id"].get<std::string>() / "memory")
+                .damages.empty());
+}
 
 TEST_CASE("responses: a chain over restarts says what a conversation that was never closed says") {
   const TempDir dir;
