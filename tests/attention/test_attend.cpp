@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
 #include <string>
 
 #include "attend_stream.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/kernels.hpp"
+#include "support/same_bits.hpp"
 #include "support/test.hpp"
 #include "support/thread_pool.hpp"
 
@@ -29,11 +29,7 @@ void require_close(const Attended& got, const Attended& want) {
   REQUIRE(testing::difference(got.weighted_mass, want.weighted_mass) < 4e-6);
 }
 
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
+using episodic_test::same_bits;
 
 bool same_bits(const Attended& a, const Attended& b) {
   if (!same_bits(a.out, b.out) || !same_bits(a.lse, b.lse)) return false;

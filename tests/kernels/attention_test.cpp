@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -14,15 +13,14 @@
 #include "kernels/attention_problem.hpp"
 #include "kernels/batches.hpp"
 #include "kernels/relevance.hpp"
+#include "support/same_bits.hpp"
 
 namespace attention_test {
 
 using episodic::kernels::AttentionPlan;
 using episodic::kernels::plan_attention;
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
+using episodic_test::same_bits;
 
 /// Probabilities meet values as `dtype`, sums are float32.
 double tolerance(DType dtype) {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "support/same_bits.hpp"
 
 namespace codes_test {
 
@@ -24,8 +24,7 @@ struct Codes {
   std::vector<std::int8_t> codes;  // [rows, code_stride(width)]
   std::vector<float> bounds;       // [rows, code_floats(width)]
   bool operator==(const Codes& other) const {
-    return codes == other.codes && bounds.size() == other.bounds.size() &&
-           std::memcmp(bounds.data(), other.bounds.data(), 4 * bounds.size()) == 0;
+    return codes == other.codes && episodic_test::same_bits(bounds, other.bounds);
   }
 };
 

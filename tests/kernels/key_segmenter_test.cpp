@@ -18,6 +18,7 @@
 #include "kernels/device.hpp"
 #include "kernels/refine.hpp"
 #include "support/refine_reference.hpp"
+#include "support/same_bits.hpp"
 #include "support/shared.hpp"
 
 namespace key_segmenter_test {
@@ -198,9 +199,7 @@ bool near(float got, float expected, double tolerance, double size) {
   return std::abs(static_cast<double>(got) - static_cast<double>(expected)) <= tolerance * size;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
+using episodic_test::same_bits;
 
 /// \return number of cuts
 int compare(const Settings& settings, const KeyStream& s, DType dtype,

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "episodic/timeline/surprise.hpp"
 #include "kernels/device.hpp"
+#include "support/same_bits.hpp"
 
 namespace threshold_test {
 
@@ -34,9 +34,7 @@ struct Result {
   std::uint32_t errors = 0;
 };
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
+using episodic_test::same_bits;
 
 /// The stream `surprise` in these steps; token positions come from the state alone.
 Result run(const Settings& settings, const std::vector<float>& surprise,
