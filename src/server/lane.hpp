@@ -56,8 +56,15 @@ class Lane {
   void begin(std::shared_ptr<InFlight> request, std::vector<std::int64_t> prompt);
   /// The request of now, null if it is free.
   const std::shared_ptr<InFlight>& request() const { return request_; }
-  /// Whether its next step reads a piece of the prompt: a long step, which others wait for.
+  /// Whether its next step reads a piece of the prompt, before the step that the answer starts
+  /// from.
   bool reads() const { return !answer_; }
+  /// Tokens that are left to read so. Where `reads`.
+  std::size_t left_to_read() const { return to_read() - at_; }
+  /// Tokens of its longest step.
+  std::size_t chunk() const { return static_cast<std::size_t>(sequence_->chunk()); }
+  /// Whether its next step may give the answer's first token.
+  bool starts_answer() const { return answer_ && answer_->result().ids.empty(); }
   /// Of the next step. Not once `ended`.
   SequenceInput next_input();
   /// The step was made, or failed.

@@ -306,31 +306,52 @@ void Scheduler::make_room(std::int64_t bytes, std::size_t lanes, const Lane* kep
   }
 }
 
-/// One step: a token of every answer, and a piece of one prompt, each in its turn.
-void Scheduler::make_step() {
-  std::vector<Lane*> lanes;
-  std::vector<SequenceInput> inputs;
-  const auto add = [&](Lane& lane) {
-    lanes.push_back(&lane);
-    inputs.push_back(lane.next_input());
-  };
-  Lane* reader = nullptr;
+/// Whose prompts the next step reads, of those that have some left: each in its turn. What is left
+/// of a short prompt is read without pieces of long ones, and an answer's first token is written
+/// without: a question does not wait for a second piece of a book. At most kPassedOver such steps
+/// follow one another.
+std::vector<Lane*> Scheduler::choose_readers(bool answer_starts) {
+  constexpr int kPassedOver = 3;  // a text's end, what asks, and the answer's first token
+  Lane* long_one = nullptr;
+  std::vector<Lane*> short_ones;  // a chunk's tokens together
+  std::size_t tokens = 0;
   for (std::size_t i = 1; i <= lanes_.size(); ++i) {
-    const std::size_t at = (reader_ + i) % lanes_.size();
-    Lane& lane = *lanes_[at];
-    if (lane.free() || lane.ended()) continue;
-    if (!lane.request()->wanted()) {
-      lane.give_up();
-    } else if (!lane.reads()) {
-      add(lane);
-    } else if (!reader) {
-      reader = &lane;
-      add(lane);
+    Lane& lane = *lanes_[(reader_ + i) % lanes_.size()];
+    if (lane.free() || lane.ended() || !lane.reads()) continue;
+    const std::size_t left = lane.left_to_read();
+    if (left > lane.chunk()) {
+      if (!long_one) long_one = &lane;
+    } else if (tokens + left <= lane.chunk()) {
+      tokens += left;
+      short_ones.push_back(&lane);
     }
   }
-  if (reader)
+  const bool passes_over =
+      long_one && passed_over_ < kPassedOver && (answer_starts || !short_ones.empty());
+  passed_over_ = passes_over ? passed_over_ + 1 : 0;
+  return long_one && !passes_over ? std::vector<Lane*>{long_one} : short_ones;
+}
+
+/// One step: a token of every answer, and pieces of prompts.
+void Scheduler::make_step() {
+  std::vector<Lane*> lanes;
+  bool answer_starts = false;
+  for (const auto& lane : lanes_) {
+    if (lane->free() || lane->ended()) continue;
+    if (!lane->request()->wanted()) {
+      lane->give_up();
+    } else if (!lane->reads()) {
+      lanes.push_back(lane.get());
+      answer_starts = answer_starts || lane->starts_answer();
+    }
+  }
+  for (Lane* reader : choose_readers(answer_starts)) {
+    lanes.push_back(reader);
     for (std::size_t i = 0; i < lanes_.size(); ++i)
       if (lanes_[i].get() == reader) reader_ = i;
+  }
+  std::vector<SequenceInput> inputs;
+  for (Lane* lane : lanes) inputs.push_back(lane->next_input());
   if (inputs.empty()) return;
   std::uint64_t step = 0;
   {

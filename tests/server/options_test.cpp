@@ -216,6 +216,75 @@ TEST_CASE("serve: answers that would take more memory than there is wait, or are
   REQUIRE(scheduler.answer(work).result.ids.size() == 24);
 }
 
+TEST_CASE("serve: a short question waits for one piece of a book, and books for few questions") {
+  const auto model = load_model(shipped());
+  auto root = std::make_shared<Sequence>(model);
+  root->attach();
+  const std::int64_t chunk = root->chunk();
+  SchedulerOptions options;
+  options.parallel = 4;
+  Scheduler scheduler(model, options);
+  Work book;
+  book.start = std::make_shared<StartingPoint>(root);
+  book.reads_only = true;
+  std::string text;
+  while (std::ssize(book.prompt.text) < 40 * chunk) {
+    text += "The king said that the door was closed. ";
+    book.prompt.text = model->tokenizer().encode(text);
+  }
+  std::vector<std::shared_ptr<InFlight>> books, questions;
+  const auto read = [&] {
+    std::int64_t tokens = 0;
+    for (const auto& one : books) tokens += one->wait(milliseconds(0)).read;
+    return tokens;
+  };
+
+  // Each question is asked where the one before got its first token, in the thread that computes:
+  // so it is known how far the books are. The first one, where a talker's tenth token came.
+  constexpr int kQuestions = 12;
+  std::vector<std::int64_t> asked, answered;
+  std::function<void()> ask = [&] {
+    Work question;
+    question.start = book.start;
+    question.prompt.question =
+        model->tokenizer().encode("Who closed door " + std::to_string(questions.size()) + "?");
+    question.options.max_new = 1;
+    question.ends = [&] {
+      return [&](std::string_view) {
+        answered.push_back(read());
+        if (asked.size() < kQuestions) ask();
+        return false;
+      };
+    };
+    asked.push_back(read());
+    questions.push_back(scheduler.submit(scheduler.take_place(), std::move(question)));
+  };
+  Work talk;
+  talk.start = book.start;
+  talk.prompt.question = model->tokenizer().encode("The king");
+  talk.options.max_new = 400;
+  talk.ends = [&] {
+    return [&, tokens = 0](std::string_view) mutable {
+      if (++tokens == 10) ask();
+      return false;
+    };
+  };
+  for (int i = 0; i < 2; ++i) books.push_back(scheduler.submit(scheduler.take_place(), book));
+  while (read() < chunk) std::this_thread::yield();
+  const auto talker = scheduler.submit(scheduler.take_place(), std::move(talk));
+  while (!talker->wait(milliseconds(10)).ended) {
+  }
+  REQUIRE(answered.size() == kQuestions);
+  REQUIRE(answered.back() < 80 * chunk);  // the books were being read all the time
+  for (int i = 0; i < kQuestions; ++i) {
+    CAPTURE(i, asked[i], answered[i], chunk);
+    REQUIRE(answered[i] - asked[i] <= chunk);
+  }
+  // at most three steps pass a book over, and a question takes two
+  REQUIRE(answered.back() - asked.front() >= kQuestions / 2 * chunk);
+  for (const auto& one : books) one->give_up(GivenUp::client_left);
+}
+
 TEST_CASE("serve: an answer calls tools, by itself or because it must") {
   const TempDir dir;
   make_chat_model(dir / "model", kToolTemplate);

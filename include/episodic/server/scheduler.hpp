@@ -128,6 +128,7 @@ class Scheduler {
   std::int64_t bytes_of_lanes() const;
   void make_room(std::int64_t bytes, std::size_t lanes, const Lane* kept);
   void make_step();
+  std::vector<Lane*> choose_readers(bool answer_starts);
   void hand_out();
   MemoryUsage own_usage() const;
 
@@ -137,6 +138,7 @@ class Scheduler {
   // of the thread that computes
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::size_t reader_ = 0;  // the lane that read last
+  int passed_over_ = 0;     // steps in which long prompts waited for short ones, since one was read
 
   mutable std::mutex mutex_;
   std::condition_variable more_;
