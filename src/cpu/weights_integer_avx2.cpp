@@ -338,14 +338,19 @@ struct UnitQ3K {
 // -- several rows of activations
 // ---------------------------------------------------------------------------------
 
-// Whether a step's lanes have one scale; the others have two.
+// A step's lanes have one scale. Those that have two keep them as lanes. The order stays.
+constexpr bool kReorders = false;
 template <class Unit>
-constexpr bool one_scale = true;
+constexpr int step_scales = 1;
 template <>
-constexpr bool one_scale<UnitQ6K> = false;
+constexpr int step_scales<UnitQ6K> = 0;
 template <>
-constexpr bool one_scale<UnitQ3K> = false;
-static inline float first_lane(V x) { return _mm256_cvtss_f32(x); }
+constexpr int step_scales<UnitQ3K> = 0;
+static inline Codes reordered(Codes x) { return x; }
+static inline V reordered(V x) { return x; }
+static inline void store_scales(float* p, V lanes) { *p = _mm256_cvtss_f32(lanes); }
+static inline V repeated_scales(const float* p) { return set1(*p); }
+static inline V load_scales(const float* blocks) { return load(blocks); }
 
 // products() of codes whose magnitudes are known.
 template <class Unit>

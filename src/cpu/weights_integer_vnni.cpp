@@ -330,10 +330,26 @@ struct UnitQ3K {
 // -- several rows of activations
 // ---------------------------------------------------------------------------------
 
-// A step's lanes are of several blocks, so they have several scales.
+// A step has at most four scales, of four neighbouring lanes each. Tiles have those lanes four
+// apart: then a scale for each lane is sixteen bytes, repeated, which a load does by itself.
+// Applied twice, the order is what it was.
+constexpr bool kReorders = true;
 template <class Unit>
-constexpr bool one_scale = false;
-static inline float first_lane(V x) { return _mm512_cvtss_f32(x); }
+constexpr int step_scales = 4;
+static inline __m512i tile_order() {
+  return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+}
+static inline Codes reordered(Codes x) { return _mm512_permutexvar_epi32(tile_order(), x); }
+static inline V reordered(V x) { return _mm512_permutexvar_ps(tile_order(), x); }
+static inline void store_scales(float* p, V lanes) {
+  _mm_storeu_ps(p, _mm512_castps512_ps128(reordered(lanes)));
+}
+static inline V repeated_scales(const float* p) { return _mm512_broadcast_f32x4(_mm_loadu_ps(p)); }
+// Scales of eight blocks of activations, each for half a step: those of four steps.
+static inline V load_scales(const float* blocks) {
+  const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(blocks)));
+}
 
 // Codes are unsigned: see weights_integer_avx2.cpp.
 template <class Unit>

@@ -18,6 +18,8 @@ struct RoundedLayout {
   std::int64_t block_sums = 0;  ///< byte offset: float [padded / 32], scale times sum of codes
   std::int64_t block_scales = 0;  ///< byte offset: float [padded / 32], each block's scale once
   std::int64_t half_sums = 0;     ///< byte offset: as block_sums, of halves of blocks
+  std::int64_t tile = 0;  ///< byte offset: codes, then sums, in the order of lanes that tiles of
+                          ///< several rows take; not written where that is the order of all
   std::int64_t bytes = 0;
 
   explicit constexpr RoundedLayout(std::int64_t in)
@@ -27,7 +29,8 @@ struct RoundedLayout {
         block_sums(3 * padded),
         block_scales(3 * padded + padded / 8),
         half_sums(3 * padded + padded / 4),
-        bytes(3 * padded + (padded / 2 + 63) / 64 * 64) {}
+        tile(3 * padded + (padded / 2 + 63) / 64 * 64),
+        bytes(tile + 2 * padded) {}
 };
 
 /// Products of a few rows x with `out` rows of weights: y[r * y_stride + o], overwritten.
