@@ -24,6 +24,33 @@ std::uint64_t random_bits(std::uint64_t seed, std::uint64_t counter) {
   return z ^ z >> 31;
 }
 
+/// \throws DataError for NaN and +infinity
+void require_numbers(std::span<const float> logits) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  int wrong = 0;  // no branch in the loop: the vocabulary is long, and this runs for each token
+  for (const float x : logits) wrong |= x < kInfinity ? 0 : 1;
+  if (wrong == 0) return;
+  const auto at =
+      std::find_if(logits.begin(), logits.end(), [](float x) { return !(x < kInfinity); });
+  throw DataError(
+      fmt::format("the logit of token {} is {}: no token can be sampled; check the model's weights",
+                  at - logits.begin(), std::isnan(*at) ? "NaN" : "infinite"));
+}
+
+/// The first of the largest numbers, none of which is NaN. \param x not empty
+template <class T>
+std::size_t first_largest(std::span<const T> x) {
+  constexpr std::size_t kLanes = 16;  // independent of one another, for vectors
+  T lanes[kLanes];
+  std::fill_n(lanes, kLanes, x[0]);
+  const std::size_t whole = x.size() / kLanes * kLanes;
+  for (std::size_t i = 0; i < whole; i += kLanes)
+    for (std::size_t j = 0; j < kLanes; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  T most = *std::max_element(lanes, lanes + kLanes);
+  for (const T other : x.subspan(whole)) most = std::max(most, other);
+  return static_cast<std::size_t>(std::find(x.begin(), x.end(), most) - x.begin());
+}
+
 }  // namespace
 
 void SamplingOptions::validate() const {
@@ -81,12 +108,14 @@ void Sampler::generated(std::int64_t id) {
 std::int64_t Sampler::draw(std::span<const float> logits,
                            const std::span<const std::uint64_t>* allowed) {
   if (logits.empty()) throw DataError("logits to sample from are empty");
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity())
-      throw DataError(
-          fmt::format("the logit of token {} is {}: no token can be sampled; check the model's "
-                      "weights",
-                      i, std::isnan(logits[i]) ? "NaN" : "infinite"));
+  require_numbers(logits);
+  const bool as_they_are = !allowed && options_.logit_bias.empty() &&
+                           options_.repetition_penalty == 1 && options_.presence_penalty == 0 &&
+                           options_.frequency_penalty == 0;
+  if (options_.temperature == 0 && as_they_are) {
+    const std::size_t best = first_largest(logits);
+    if (!std::isinf(logits[best])) return static_cast<std::int64_t>(best);
+  }
   scores_.assign(logits.begin(), logits.end());
   bias();
   penalize();
@@ -95,7 +124,8 @@ std::int64_t Sampler::draw(std::span<const float> logits,
       const std::uint64_t word = i / 64 < allowed->size() ? (*allowed)[i / 64] : 0;
       if ((word >> i % 64 & 1) == 0) scores_[i] = kNever;
     }
-  const auto best = std::max_element(scores_.begin(), scores_.end());
+  const auto best = scores_.begin() +
+                    static_cast<std::ptrdiff_t>(first_largest(std::span<const double>(scores_)));
   if (std::isinf(*best) && (allowed || !options_.logit_bias.empty()))
     throw DataError(
         "no token that the grammar and logit_bias allow has a finite logit, so none can be "
