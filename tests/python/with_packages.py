@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a test by a Python that has torch and transformers.
+
+usage: with_packages.py VERSION TEST [ARGUMENTS]      VERSION: 5 or 4, of transformers
+
+The Python is that of EPISODIC_PYTHON_TRANSFORMERS (for version 4: EPISODIC_PYTHON_TRANSFORMERS_4), else the one for
+which scripts/setup --transformers put packages into the folder EPISODIC_PYTHON_PACKAGES, else this one. A test that
+finds no packages says EPISODIC_SKIP itself."""
+import os
+import pathlib
+import sys
+
+
+def command(version):
+    """(Python, what is before its other paths for modules, and for libraries)"""
+    named = os.environ.get("EPISODIC_PYTHON_TRANSFORMERS" + ("" if version == "5" else "_" + version))
+    if named:
+        return named, [], []
+    folder = pathlib.Path(os.environ.get("EPISODIC_PYTHON_PACKAGES", ""))
+    sets = [folder / f"transformers_{v}" for v in sorted({"5", version})]  # the older one holds what it has otherwise
+    if not all((of / "stamp").is_file() for of in sets) or not (folder / "python").is_file():
+        return sys.executable, [], []
+    python, torch = (folder / "python").read_text().splitlines()
+    return python, [*map(os.fspath, sets), torch], [os.fspath(folder / "cuda")]
+
+
+def main():
+    python, modules, libraries = command(sys.argv[1])
+    for name, more in (("PYTHONPATH", modules), ("LD_LIBRARY_PATH", libraries)):
+        before = [part for part in os.environ.get(name, "").split(os.pathsep) if part]
+        os.environ[name] = os.pathsep.join([*before, *more] if name == "PYTHONPATH" else [*more, *before])
+    if sys.argv[1] == "4" and python == sys.executable:  # it would be whichever version there is
+        print("EPISODIC_SKIP: transformers 4 is not installed (scripts/setup --transformers)")
+        return
+    os.execvp(python, [python, *sys.argv[2:]])
+
+
+if __name__ == "__main__":
+    main()
