@@ -57,7 +57,8 @@ def main():
     files["episodic/lib/libepisodic_c.so.1"] = stripped.read_bytes()
     stripped.unlink()
     files["episodic/lib/libgomp.so.1"] = pathlib.Path(needed(library)).read_bytes()
-    files[f"{info}/METADATA"] = METADATA.format(version=version, more=more, readme=(HERE / "README.md").read_text()).encode()
+    readme = (HERE / "README.md").read_text()
+    files[f"{info}/METADATA"] = METADATA.format(version=version, more=more, readme=readme).encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: episodic\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     files[f"{info}/LICENSE"] = (HERE.parent / "LICENSE").read_bytes()
     record = ""

@@ -25,9 +25,9 @@ from ._memory import Memory
 __version__ = version
 
 __all__ = ["Answer", "AnswerOptions", "BudgetError", "BusyError", "ClosedError", "ConfigError", "DataError",
-           "DeviceError", "DiskFullError", "Engine", "Error", "Event", "FileError", "Memory", "Model", "NotBuiltError", "Passage",
-           "RecalledEvent", "Snapshot", "StepResult", "ask_many", "attach", "fork_folder", "generate_many", "load",
-           "run", "verify"]
+           "DeviceError", "DiskFullError", "Engine", "Error", "Event", "FileError", "Memory", "Model", "NotBuiltError",
+           "Passage", "RecalledEvent", "Snapshot", "StepResult", "ask_many", "attach", "fork_folder", "generate_many",
+           "load", "run", "verify"]
 
 
 def attach(model: Any, memory: Memory | None = None, **settings: Any) -> AbstractContextManager[Memory]:

@@ -119,8 +119,8 @@ class Model:
     """A model in memory: any number of engines, on any number of threads, may use it."""
 
     def __init__(self, path: Path, device: str = "cpu", device_number: int = 0) -> None:
-        """path: a Hugging Face directory or a GGUF file. device: "cpu", or "cuda" with a wheel that has it: NotBuiltError
-        with another one, DeviceError where no device is there."""
+        """path: a Hugging Face directory or a GGUF file. device: "cpu", or "cuda" with a wheel that has it:
+        NotBuiltError with another one, DeviceError where no device is there."""
         self.path, self.device = os.fspath(path), device
         if device == "cuda":
             lib.load_cublas()
@@ -202,8 +202,8 @@ class Engine:
 
     def generate(self, prompt: Text, on_token: Callable[[int, str], object] | None = None,
                  **options: Unpack[AnswerOptions]) -> Answer:
-        """As `ask`, but prompt and answer become part of what was read. Without `reread` and `chat` by default. prompt: a
-        text or ids."""
+        """As `ask`, but prompt and answer become part of what was read. Without `reread` and `chat` by default.
+        prompt: a text or ids."""
         function = "sequence_generate" if isinstance(prompt, str) else "sequence_generate_ids"
         return self._answer(function, prompt, on_token, {"chat": False, "reread": 0, **options})
 

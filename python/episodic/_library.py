@@ -65,8 +65,8 @@ class BusyError(Error, RuntimeError):
     code = 101
 
 
-_ERRORS: dict[int, type[Error]] = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError, DeviceError,
-                               NotBuiltError, ClosedError, BusyError)}
+_ERRORS: dict[int, type[Error]] = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError,
+                                                       DeviceError, NotBuiltError, ClosedError, BusyError)}
 _API_VERSION = 2
 
 PROGRESS = ctypes.CFUNCTYPE(c_int32, c_int64, c_int64, c_void_p)
@@ -326,9 +326,9 @@ def made(free: str, name: str, *arguments: Any) -> Handle:
 
 
 class Watched:
-    """Python functions as callbacks of the calls within `with Watched()`. What one raises, Ctrl-C among it, stops the work
-    and is raised at the end. So does the end of the program: a thread that comes back to Python then would be ended in
-    the midst of the library's work."""
+    """Python functions as callbacks of the calls within `with Watched()`. What one raises, Ctrl-C among it, stops the
+    work and is raised at the end. So does the end of the program: a thread that comes back to Python then would be
+    ended in the midst of the library's work."""
     _within = 0  #: calls, of all threads
     _changed = threading.Condition()
     _ending = False

@@ -182,8 +182,9 @@ class Memory:
         lib.call("memory_end_step", self._handle, array, n)
 
     def end_step_ids(self, ids: Sequence[int], surprise: Sequence[float], last_logits: Any) -> None:
-        """Ends the step of these ids, which are kept with the memory. surprise: of ids[1] and on; that of ids[0] follows
-        from the logits of the step before. last_logits: [vocab] float32 that follow the last id, in host memory."""
+        """Ends the step of these ids, which are kept with the memory. surprise: of ids[1] and on; that of ids[0]
+        follows from the logits of the step before. last_logits: [vocab] float32 that follow the last id, in host
+        memory."""
         n = len(ids)
         if len(surprise) != n - 1:
             raise lib.DataError(f"surprise: has {len(surprise)} values for {n} ids; there must be one less than ids")

@@ -100,8 +100,8 @@ def read_score(path: Path) -> Score:
         percent = found.get("score")
         if not scores:
             raise ValueError("it holds no example")
-        return Score(str(found.get("suite") or "?"), found["task"],
-                     " ".join(filter(None, (settings.get("method"), settings.get("preset")))) or pathlib.Path(path).stem,
+        label = " ".join(filter(None, (settings.get("method"), settings.get("preset")))) or pathlib.Path(path).stem
+        return Score(str(found.get("suite") or "?"), found["task"], label,
                      float(percent) if percent is not None else 100 * sum(scores) / len(scores), len(scores))
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise FileError(f"{os.fspath(path)}: is not of `score --json` ({e!r})") from None
@@ -209,8 +209,8 @@ def _scores(found: list[Score], plots: _Plots) -> str:
 
 
 def report(files: Iterable[Path], out: Path) -> pathlib.Path:
-    """Writes `out`/report.md over the files, with plots where matplotlib is installed. Returns its path. Raises FileError
-    for a file that is of none of the three kinds; nothing is written then."""
+    """Writes `out`/report.md over the files, with plots where matplotlib is installed. Returns its path. Raises
+    FileError for a file that is of none of the three kinds; nothing is written then."""
     compared: list[Segmentation] = []
     ablations: list[Ablation] = []
     scores: list[Score] = []
@@ -222,7 +222,8 @@ def report(files: Iterable[Path], out: Path) -> pathlib.Path:
         else:
             scores.append(read_score(path))
     for i, score in enumerate(scores):  # of one label and task: told apart by their places
-        twins = [j for j, s in enumerate(scores) if (s.suite, s.task, s.label) == (score.suite, score.task, score.label)]
+        named = score.suite, score.task, score.label
+        twins = [j for j, s in enumerate(scores) if (s.suite, s.task, s.label) == named]
         if len(twins) > 1:
             for n, j in enumerate(twins, 1):
                 scores[j] = dataclasses.replace(scores[j], label=f"{score.label} ({n})")

@@ -6,8 +6,8 @@
         print(memory.events[:3])
 
 For models whose attention passes through transformers' AttentionInterface, with rotary embedding of any kind or none.
-What the layers do is observed, not read from the configuration: steps of four tokens show each layer's window, scale and
-rotary table. Layers with a window attend to it exactly; the memory serves those that see everything.
+What the layers do is observed, not read from the configuration: steps of four tokens show each layer's window, scale
+and rotary table. Layers with a window attend to it exactly; the memory serves those that see everything.
 
 Importing this module registers the pipeline "episodic-text-generation"."""
 from __future__ import annotations
@@ -203,8 +203,8 @@ def _fit(layer, tables, tolerance):
             candidate = (of(lambda row: table.turned(row, _Probe.POSITIONS, interleaved)), table, interleaved)
             found = min(found, candidate, key=lambda c: c[0])
     if found[0] > tolerance:
-        raise NotBuiltError(f"attach: the queries of layer {layer.index} know their position by other means than rotary "
-                            "embedding of their first channels; that is not built")
+        raise NotBuiltError(f"attach: the queries of layer {layer.index} know their position by other means than "
+                            "rotary embedding of their first channels; that is not built")
     if _distance(layer.value[:1].expand_as(layer.value), layer.value) > tolerance:
         raise NotBuiltError(f"attach: the values of layer {layer.index} depend on their position; that is not built")
     layer.table, layer.interleaved = found[1:]
@@ -364,7 +364,8 @@ def _told(layers, settings):
 
 
 def _require_same_weights(model, source):
-    """Compares some rows of every tensor that the source's files have under the model's name. Nothing of a GGUF file."""
+    """Compares some rows of every tensor that the source's files have under the model's name. Nothing of a GGUF
+    file."""
     if not os.path.isdir(source):
         return
     from safetensors import safe_open
@@ -380,8 +381,8 @@ def _require_same_weights(model, source):
                     row, mine = there[at:at + 1].float(), here[at:at + 1].detach().float().cpu()
                     same = same and torch.allclose(row, mine, rtol=1e-2, atol=1e-3 * row.abs().max().item())
                 if not same:
-                    raise ConfigError(f"{source}: its weights are not those of the model that is given ({name} differs); "
-                                      "name the directory of this model as `source`")
+                    raise ConfigError(f"{source}: its weights are not those of the model that is given ({name} "
+                                      "differs); name the directory of this model as `source`")
 
 
 def _source_of(model):
@@ -427,7 +428,7 @@ def _memory_for(model, layers, source, folder, write, settings):
     return Memory(*shape, layers=_told(layers, settings), folder=folder, write=write, **settings)
 
 
-# -- reading ------------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 class _Step:
@@ -497,7 +498,8 @@ class _Reading:
             raise DataError(f"attach: input_ids have shape {list(input_ids.shape)}; they must be [rows, tokens]")
         device = next(self.model.parameters()).device
         if input_ids.device != device:
-            raise DataError(f"attach: input_ids lie on {input_ids.device}, the model on {device}; put them on one device")
+            raise DataError(f"attach: input_ids lie on {input_ids.device}, the model on {device}; put them on one "
+                            "device")
         vocabulary = self.model.get_input_embeddings().num_embeddings
         if input_ids.min() < 0 or input_ids.max() >= vocabulary:
             raise DataError(f"attach: input_ids must be in [0, {vocabulary}), the model's vocabulary")
@@ -512,11 +514,11 @@ class _Reading:
             if cache is None or cache is self.cache:
                 continue
             if not isinstance(cache, Cache):
-                raise DataError(f"attach: {name} is a {type(cache).__name__}; the memory takes the cache's place: leave it "
-                                "out")
+                raise DataError(f"attach: {name} is a {type(cache).__name__}; the memory takes the cache's place: "
+                                "leave it out")
             if isinstance(cache, EpisodicCache) or cache.get_seq_length() > 0:
-                raise DataError(f"attach: {name} holds tokens that this memory has not read; leave it out, and read them "
-                                "within the context")
+                raise DataError(f"attach: {name} holds tokens that this memory has not read; leave it out, and read "
+                                "them within the context")
 
     def have_rows(self, n):
         """A memory for each row."""
@@ -577,12 +579,15 @@ class _Reading:
 
     def call_head(self, hidden):
         """In place of the head's forward: of what generate got, it has been computed for the surprise."""
-        if self.told is not None and hidden.shape == self.told[0].shape and hidden.data_ptr() == self.told[0].data_ptr():
-            return self.told[1]
+        if self.told is not None:
+            of, rows = self.told
+            if hidden.shape == of.shape and hidden.data_ptr() == of.data_ptr():
+                return rows
         return self.head_forward(hidden)
 
     def make(self, input_ids, step, kwargs):
-        """One step of some rows at once, padded behind to the longest. Also the head's outputs of each row's last token."""
+        """One step of some rows at once, padded behind to the longest. Also the head's outputs of each row's last
+        token."""
         longest = max(part.n for part in step)
         ids = input_ids.new_zeros(len(step), longest)
         positions = torch.zeros_like(ids)
@@ -654,7 +659,8 @@ class _Reading:
             if setting("prefill_chunk_size"):
                 raise ConfigError("attach: prefill_chunk_size: the memory reads in steps of its own; leave it out")
             if setting("use_cache") is False:
-                raise ConfigError("attach: without use_cache a model reads its prompt anew for each token; leave it out")
+                raise ConfigError("attach: without use_cache a model reads its prompt anew for each token; leave it "
+                                  "out")
             self.check_caches(kwargs)
             for name in ("cache", "past_key_values"):
                 kwargs.pop(name, None)
@@ -688,8 +694,8 @@ def _spans(input_ids, attention_mask):
         if not kept:
             raise DataError(f"attach: the attention mask leaves nothing of row {row}; give it a token")
         if kept[-1] - kept[0] + 1 != len(kept):
-            raise DataError(f"attach: the attention mask leaves tokens out within row {row}; only padding before or behind "
-                            "a row's tokens is built")
+            raise DataError(f"attach: the attention mask leaves tokens out within row {row}; only padding before or "
+                            "behind a row's tokens is built")
         spans.append((kept[0], kept[-1] + 1))
     return spans
 
@@ -716,8 +722,8 @@ def _require_same_layers(memory, layers):
     s, (n_heads, n_kv_heads, head_dim) = memory._shape, layers[0].shape
     if (s.n_layers, s.n_heads, s.n_kv_heads, s.head_dim) != (len(layers), n_heads, n_kv_heads, head_dim):
         raise ConfigError(f"attach: the memory is of {s.n_layers} layers of {s.n_heads} and {s.n_kv_heads} heads of "
-                          f"{s.head_dim} channels, the model has {len(layers)} of {n_heads} and {n_kv_heads} of {head_dim}; "
-                          f"{remedy}")
+                          f"{s.head_dim} channels, the model has {len(layers)} of {n_heads} and {n_kv_heads} of "
+                          f"{head_dim}; {remedy}")
     if memory._layers is None or memory.rotated:
         raise ConfigError(f"attach: the memory is of no model's layers; {remedy}")
 
@@ -729,8 +735,8 @@ def _require_same_layers(memory, layers):
                                                                  {"attention_factor"})
         if not all(math.isclose(now.get(n, 0), made.get(n, 0), rel_tol=1e-5) for n in names) or \
                 "attention_factor" in names and not near(now.get("frequencies", ()), made.get("frequencies", ())):
-            raise ConfigError(f"attach: the memory was made for another model: layer {layer.index} has another window, scale "
-                              f"or rotary table; {remedy}")
+            raise ConfigError(f"attach: the memory was made for another model: layer {layer.index} has another window, "
+                              f"scale or rotary table; {remedy}")
 
 
 @contextlib.contextmanager

@@ -188,9 +188,9 @@ class Engines(unittest.TestCase):
         told = []
         busy.read("a", progress=ask_within)
         self.assertEqual(told[0], alone)
-        for answer, kind, part in ((told[1], episodic.ClosedError, "freed|null"), (told[2], episodic.DataError, "model"),
-                                   (told[3], episodic.DataError, "prompt 0"), (told[4], episodic.DataError, "prompt"),
-                                   (told[5], episodic.BusyError, "in use")):
+        for answer, kind, part in ((told[1], episodic.ClosedError, "freed|null"),
+                                   (told[2], episodic.DataError, "model"), (told[3], episodic.DataError, "prompt 0"),
+                                   (told[4], episodic.DataError, "prompt"), (told[5], episodic.BusyError, "in use")):
             self.assertIsInstance(answer, kind)
             self.assertRegex(str(answer), part)
         tokens = other.tokens

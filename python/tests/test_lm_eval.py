@@ -40,8 +40,8 @@ class LmEval(unittest.TestCase):
         cls.own = HFLM(**cls.args)
 
     def test_within_the_window_it_is_the_models_own(self):
-        asked = [("The old man walked", " slowly to the river"), ("The old man walked", " home"), ("", "In the evening"),
-                 (SENTENCE * 3, SENTENCE), ("The old man walked", " slowly to the river")]
+        asked = [("The old man walked", " slowly to the river"), ("The old man walked", " home"),
+                 ("", "In the evening"), (SENTENCE * 3, SENTENCE), ("The old man walked", " slowly to the river")]
         wanted = self.own.loglikelihood(requests("loglikelihood", asked), disable_tqdm=True)
         told = self.wide.loglikelihood(requests("loglikelihood", asked), disable_tqdm=True)
         for (a, a_greedy), (b, b_greedy) in zip(wanted, told):

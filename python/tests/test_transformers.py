@@ -76,7 +76,8 @@ def random_model(family, **more):
     kind = family.replace(",", " ").split()[0]
     config = transformers.AutoConfig.for_model(kind, **{**SIZES, **FAMILIES.get(family, {}), **more})
     torch.manual_seed(3)
-    more = {"attn_implementation": "eager"} if kind == "gemma2" else {}  # the others of transformers 4 leave its cap out
+    # the others of transformers 4 leave its cap out
+    more = {"attn_implementation": "eager"} if kind == "gemma2" else {}
     model = transformers.AutoModelForCausalLM.from_config(config, **more).eval()
     for weight in model.parameters():  # so that tokens differ and attention is not flat
         if weight.dim() > 1:
@@ -365,8 +366,8 @@ class Transformers(unittest.TestCase):
         tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
 
         def run(*command):
-            return subprocess.run([program, *map(os.fspath, command), "--quiet", "--threads", "1"], check=True, text=True,
-                                  capture_output=True).stdout
+            return subprocess.run([program, *map(os.fspath, command), "--quiet", "--threads", "1"], check=True,
+                                  text=True, capture_output=True).stdout
         with tempfile.TemporaryDirectory() as folder:
             text, where = os.path.join(folder, "book.txt"), os.path.join(folder, "book.mem")
             pathlib.Path(text).write_text(TEXT)
@@ -476,7 +477,8 @@ with episodic.attach(model, folder=sys.argv[1]) as memory:
             wanted = model(ids).logits
         with episodic.attach(model, **SMALL) as memory:
             refused = [
-                (episodic.DataError, "within row", {"input_ids": ids, "attention_mask": torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]])}),
+                (episodic.DataError, "within row", {"input_ids": ids,
+                                                    "attention_mask": torch.tensor([[1, 1, 0, 1, 1, 1, 1, 1]])}),
                 (episodic.DataError, "leaves nothing", {"input_ids": ids, "attention_mask": torch.zeros(1, 8)}),
                 (episodic.DataError, "must be", {"input_ids": ids, "attention_mask": torch.ones(1, 1, 8, 8)}),
                 (episodic.DataError, "input_ids are needed", {"inputs_embeds": torch.zeros(1, 4, 64)}),

@@ -11,7 +11,7 @@ import tempfile
 
 import prose as prose_rules
 
-FOLDERS = ["include", "src", "kernels", "tests", "benchmarks", "examples", "cmake", "scripts"]
+FOLDERS = ["include", "src", "kernels", "python", "tests", "benchmarks", "examples", "cmake", "scripts"]
 CODE = {".hpp", ".cpp", ".cuh", ".cu", ".inc"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 
@@ -87,6 +87,14 @@ def spdx(root):
     for path in sources(root, suffixes=CODE | {".py", ".sh", ""}):
         if SPDX not in "".join(path.read_text(errors="replace").splitlines(keepends=True)[:2]):
             yield f"{path}: no '{SPDX}' in its first two lines"
+
+
+def width(root):
+    """The Python package and its tests have lines of at most 120 characters, docstrings too."""
+    for path in sources(root, ["python", "tests/python"], {".py"}):
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if len(line) > prose_rules.LINE:
+                yield f"{path}:{number}: {len(line)} characters, at most {prose_rules.LINE}"
 
 
 def torch_free(root):
@@ -327,7 +335,7 @@ def classes(root):
                 yield f"{path}: no snippet below the heading of `{name}` uses it"
 
 
-RULES = {"ascii": ascii_only, "spdx": spdx, "torch_free": torch_free, "layers": layers, "programs": programs,
+RULES = {"ascii": ascii_only, "spdx": spdx, "width": width, "torch_free": torch_free, "layers": layers, "programs": programs,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
          "batches": batches, "bodies": bodies, "namespaces": namespaces,
          "prose": prose, "links": links, "size": size,
@@ -340,6 +348,8 @@ def self_test(_root):
     planted = [
         ("ascii", "src/base/a.cpp", head + "// caf\u00e9\n"),
         ("spdx", "src/base/b.cpp", "int b;\n"),
+        ("spdx", "python/episodic/w.py", "w = 1\n"),
+        ("width", "python/episodic/x.py", f'# {SPDX}\n"""{"word " * 24}."""\n'),
         ("torch_free", "src/recall/c.cpp", head + "#include <ATen/ATen.h>\n"),
         ("layers", "src/timeline/d.cpp", head + '#include "episodic/store/event_store.hpp"\n'),
         ("programs", "benchmarks/l.cpp", head + '#include "device/cuda.hpp"\n'),
