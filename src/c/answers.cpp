@@ -185,21 +185,32 @@ class Answering {
   std::shared_ptr<const Sequence::Snapshot> before_;
 };
 
-/// One prompt, alone.
-episodic_answer answer_of(const Held<SequenceObject>& held, Prompt prompt) {
-  Answering answering(*held, std::move(prompt));
-  while (!answering.done()) {
-    const SequenceInput input = answering.next_input();
-    answering.accept(run(held->sequence.model(), {&input, 1}).front());
-  }
-  return Handles::all().add<episodic_answer>(answering.answer());
-}
-
 TokenCallback callback_of(episodic_on_token on_token, void* user) {
   if (!on_token) return {};
   return [on_token, user](std::int64_t id, std::string_view text) {
     return on_token(id, text.data(), text.size(), user) == 0;
   };
+}
+
+/// The call that answers one prompt. \param set gives it its text or ids
+template <class Set>
+int32_t answer_alone(episodic_sequence sequence, const episodic_generate_options* options,
+                     episodic_on_token on_token, void* user, episodic_answer* answer,
+                     const Set& set) {
+  return call([&] {
+    require(answer, "answer");
+    const Held<SequenceObject> held(sequence);
+    Prompt prompt;
+    set(prompt);
+    prompt.options = options_of(options);
+    prompt.on_token = callback_of(on_token, user);
+    Answering answering(*held, std::move(prompt));
+    while (!answering.done()) {
+      const SequenceInput input = answering.next_input();
+      answering.accept(run(held->sequence.model(), {&input, 1}).front());
+    }
+    *answer = Handles::all().add<episodic_answer>(answering.answer());
+  });
 }
 
 /// A prompt of many, with what became of it.
@@ -251,43 +262,24 @@ int32_t episodic_sequence_generate(episodic_sequence sequence, const char* promp
                                    const episodic_generate_options* options,
                                    episodic_on_token on_token, void* user,
                                    episodic_answer* answer) {
-  return call([&] {
-    require(answer, "answer");
-    const Held<SequenceObject> held(sequence);
-    *answer = answer_of(held, {.text = text_of(prompt, length, "prompt"),
-                               .ids = {},
-                               .options = options_of(options),
-                               .asks = false,
-                               .on_token = callback_of(on_token, user)});
-  });
+  return answer_alone(sequence, options, on_token, user, answer,
+                      [&](Prompt& p) { p.text = text_of(prompt, length, "prompt"); });
 }
 
 int32_t episodic_sequence_generate_ids(episodic_sequence sequence, const int64_t* ids, size_t n,
                                        const episodic_generate_options* options,
                                        episodic_on_token on_token, void* user,
                                        episodic_answer* answer) {
-  return call([&] {
-    require(answer, "answer");
-    const Held<SequenceObject> held(sequence);
-    *answer = answer_of(held, {.text = std::nullopt,
-                               .ids = array_of(ids, n, "ids"),
-                               .options = options_of(options),
-                               .asks = false,
-                               .on_token = callback_of(on_token, user)});
-  });
+  return answer_alone(sequence, options, on_token, user, answer,
+                      [&](Prompt& p) { p.ids = array_of(ids, n, "ids"); });
 }
 
 int32_t episodic_sequence_ask(episodic_sequence sequence, const char* question, size_t length,
                               const episodic_generate_options* options, episodic_on_token on_token,
                               void* user, episodic_answer* answer) {
-  return call([&] {
-    require(answer, "answer");
-    const Held<SequenceObject> held(sequence);
-    *answer = answer_of(held, {.text = text_of(question, length, "question"),
-                               .ids = {},
-                               .options = options_of(options),
-                               .asks = true,
-                               .on_token = callback_of(on_token, user)});
+  return answer_alone(sequence, options, on_token, user, answer, [&](Prompt& p) {
+    p.text = text_of(question, length, "question");
+    p.asks = true;
   });
 }
 

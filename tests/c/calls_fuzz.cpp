@@ -73,6 +73,12 @@ class Aged {
   Exactly<char> bytes_;
 };
 
+/// The layers that a memory was made for.
+struct Geometry {
+  std::int64_t layers = 2, heads = 2, kv_heads = 1, dim = 4;
+};
+constexpr Geometry kShippedModel{4, 4, 2, 64};
+
 /// Handles that are in use, and all that ever were; of several threads.
 class Pools {
  public:
@@ -104,6 +110,15 @@ class Pools {
     std::vector<void*>& live = live_[kind];
     return live.empty() ? nullptr : live[draw % live.size()];
   }
+  void set_geometry(const void* memory, const Geometry& of) {
+    const std::lock_guard lock(mutex_);
+    geometries_[memory] = of;
+  }
+  Geometry geometry(const void* memory) {
+    const std::lock_guard lock(mutex_);
+    const auto found = geometries_.find(memory);
+    return found == geometries_.end() ? Geometry{} : found->second;
+  }
   void* any_ever(std::size_t draw) {
     const std::lock_guard lock(mutex_);
     return ever_.empty() ? nullptr : ever_[draw % ever_.size()];
@@ -115,6 +130,7 @@ class Pools {
   std::mutex mutex_;
   std::map<std::string, std::vector<void*>> live_;
   std::vector<void*> ever_;
+  std::map<const void*, Geometry> geometries_;  // of memories that are not of the usual one
   std::string model_path_;
   TempDir folder_;
 };
@@ -153,6 +169,7 @@ class Caller {
       note("sequence_new", new_sequence(pools_.any("model", i)));
       note("sequence_attach", episodic_sequence_attach(sequence(false), kGoodSettings, 0));
       note("memory_new", new_memory(kGoodSettings, good_shape()));
+      note("memory_make", made_as_attach_does(i % 2 == 1));
     }
   }
   /// Frees all that this pool has.
@@ -375,21 +392,21 @@ class Caller {
     Exactly<char> bytes;
     Aged<episodic_view> view;
   };
-  View view(std::int64_t n, std::int64_t heads) {
+  View view(std::int64_t n, std::int64_t heads, bool rotated, std::int64_t dim = Geometry{}.dim) {
     episodic_view v{};
     v.dtype = static_cast<std::int32_t>(below(3));
-    v.rotated = static_cast<std::int32_t>(below(2));
+    v.rotated = rotated;
     v.n = n;
     v.heads = heads;
-    v.dim = 4;
+    v.dim = dim;
     if (one_of(2)) {  // a wider row
-      v.head_stride = 4 + static_cast<std::int64_t>(below(3));
+      v.head_stride = dim + static_cast<std::int64_t>(below(3));
       v.row_stride = heads * v.head_stride + static_cast<std::int64_t>(below(3));
     }
     const std::int64_t size = v.dtype == EPISODIC_FLOAT32 ? 4 : 2;
-    const std::int64_t row = v.row_stride ? v.row_stride : heads * 4,
-                       head = v.head_stride ? v.head_stride : 4;
-    const std::int64_t elements = n > 0 ? (n - 1) * row + (heads - 1) * head + 4 : 0;
+    const std::int64_t row = v.row_stride ? v.row_stride : heads * dim,
+                       head = v.head_stride ? v.head_stride : dim;
+    const std::int64_t elements = n > 0 ? (n - 1) * row + (heads - 1) * head + dim : 0;
     View made{Exactly<char>(static_cast<std::size_t>(elements * size)),
               Aged<episodic_view>(v, struct_size(sizeof v))};
     for (std::size_t i = 0; i < made.bytes.size(); i += 2)  // small numbers of each type
@@ -527,22 +544,99 @@ class Caller {
     return code;
   }
 
-  /// A step of a memory from its beginning to its end, as a caller's decoder makes it.
-  std::int32_t whole_step(episodic_memory m) {
-    const auto n = static_cast<std::int64_t>(1 + below(8));
+  /// Opens a step and attends in its layers, some or all or more than there are.
+  std::int32_t begin_and_attend(episodic_memory m, std::int64_t n, std::int64_t layers) {
+    const Geometry of = pools_.geometry(m);
+    const bool rotated = one_of(4);
     std::int32_t code = episodic_memory_begin_step(m, n, one_of(2));
     note("memory_begin_step", code);
-    for (std::int64_t layer = 0; layer < (hostile_ ? 3 : 2) && code == EPISODIC_OK; ++layer) {
-      View q = view(n, 2), k = view(n, 1), v = view(n, 1), out = view(n, 2);
+    for (std::int64_t layer = 0; layer < layers && code == EPISODIC_OK; ++layer) {
+      View q = view(n, of.heads, rotated, of.dim), k = view(n, of.kv_heads, rotated, of.dim),
+           v = view(n, of.kv_heads, false, of.dim), out = view(n, of.heads, false, of.dim);
       code = episodic_memory_attend(m, layer, q.view.get(), k.view.get(), v.view.get(),
                                     out.view.get());
       note("memory_attend", code);
     }
+    return code;
+  }
+  /// How many layers to attend in: mostly all.
+  std::int64_t layers_of(episodic_memory m) {
+    const std::int64_t all = pools_.geometry(m).layers;
+    return bad(4) ? static_cast<std::int64_t>(below(static_cast<std::size_t>(all) + 2)) : all;
+  }
+
+  /// A step of a memory from its beginning to its end, as a caller's decoder makes it.
+  std::int32_t whole_step(episodic_memory m) {
+    const auto n = static_cast<std::int64_t>(1 + below(8));
+    begin_and_attend(m, n, layers_of(m));
     Exactly<float> surprise(static_cast<std::size_t>(n), 2.0f);
     for (std::size_t i = 0; i < surprise.size(); ++i)
       surprise[i] = static_cast<float>(below(100)) / 10;
     if (bad(10)) surprise[0] = static_cast<float>(number());
     return episodic_memory_end_step(m, surprise.data(), surprise.size());
+  }
+
+  /// A step as episodic.attach makes it: with its ids, or given up between two layers.
+  std::int32_t step_with_ids(episodic_memory m, std::int64_t n) {
+    if (one_of(6)) {
+      const std::size_t layers = static_cast<std::size_t>(pools_.geometry(m).layers);
+      begin_and_attend(m, n, static_cast<std::int64_t>(below(layers)));
+      return episodic_memory_abandon_step(m);
+    }
+    if (!bad(4)) begin_and_attend(m, n, layers_of(m));
+    Exactly<std::int64_t> list(static_cast<std::size_t>(n), 3);
+    if (bad(5)) list[0] = integer(5);
+    Exactly<float> surprise(static_cast<std::size_t>(n - 1), 1.0f), logits(8, 0.5f);
+    if (bad(6)) logits[below(8)] = static_cast<float>(number());
+    if (bad(6) && n > 1) surprise[0] = static_cast<float>(number());
+    const std::int64_t vocab = bad(6) ? of<std::int64_t>({0, -1, kLowest}) : 8;
+    return episodic_memory_end_step_ids(m, or_null(list.data()), count(list.size()),
+                                        or_null(surprise.data()), or_null(logits.data()), vocab);
+  }
+
+  /// A memory for all layers of a model, as episodic.attach makes it: some have windows; of a model
+  /// it says how the model's layers are. Some are kept, and then read from and opened again.
+  std::int32_t made_as_attach_does(bool of_model) {
+    const Geometry g = of_model ? kShippedModel : Geometry{};
+    episodic_shape s{};
+    s.struct_size = sizeof s;
+    s.n_layers = g.layers;
+    s.n_heads = g.heads;
+    s.n_kv_heads = g.kv_heads;
+    s.head_dim = s.rotary_dim = g.dim;
+    s.rotary_theta = 10000;
+    s.interleaved = one_of(4);  // the model's channels in another order
+    Exactly<episodic_layer> layers(static_cast<std::size_t>(g.layers));
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      layers[i].struct_size = sizeof layers[i];
+      layers[i].rotary_dim = g.dim;
+      layers[i].rotary_theta = 10000;
+      layers[i].interleaved = s.interleaved;
+      if (!of_model && i == 1) layers[i].window = 1 + static_cast<std::int64_t>(below(12));
+    }
+    const std::string where = folder();
+    episodic_memory_options o{};
+    o.struct_size = sizeof o;
+    o.settings = kGoodSettings;
+    o.shape = &s;
+    o.layers = layers.data();
+    o.writes = 1;
+    if (one_of(2)) o.folder = where.c_str();
+    if (of_model) o.model = pools_.model_path().c_str();
+    episodic_memory m = nullptr;
+    std::int32_t code = episodic_memory_make(&o, &m);
+    if (code != EPISODIC_OK) {  // a folder that has one opens with the settings that it has
+      note("memory_make", code);
+      o.settings = nullptr;
+      o.writes = one_of(2);
+      code = episodic_memory_make(&o, &m);
+    }
+    if (code != EPISODIC_OK) return code;
+    pools_.set_geometry(m, g);
+    for (int i = 0; i < 6; ++i)
+      note("memory_end_step_ids", step_with_ids(m, static_cast<std::int64_t>(1 + below(8))));
+    if (o.folder) note("memory_commit", episodic_memory_commit(m));
+    return kept("memory", code, m, episodic_memory_free);
   }
 
   void add(const char* name, std::function<std::int32_t()> body) {
@@ -649,6 +743,8 @@ void Caller::list_calls() {
                                         or_null(&read));
     });
     add("memory_end_step", [this] { return whole_step(memory(false)); });
+    add("memory_end_step_ids",
+        [this] { return step_with_ids(memory(), static_cast<std::int64_t>(1 + below(8))); });
   }
   const auto answering = [this](const char* name, auto function, auto input) {
     add(name, [this, function, input] {
@@ -856,8 +952,11 @@ void Caller::list_calls() {
     info.struct_size = sizeof info;
     if (episodic_memory_get_info(m, &info) != EPISODIC_OK || info.open_tokens == 0)
       info.open_tokens = static_cast<std::int64_t>(1 + below(4));
-    View q = view(info.open_tokens, 2), k = view(info.open_tokens, 1),
-         v = view(info.open_tokens, 1), out = view(info.open_tokens, 2);
+    const Geometry of = pools_.geometry(m);
+    View q = view(info.open_tokens, of.heads, one_of(2), of.dim),
+         k = view(info.open_tokens, of.kv_heads, one_of(2), of.dim),
+         v = view(info.open_tokens, of.kv_heads, one_of(2), of.dim),
+         out = view(info.open_tokens, of.heads, one_of(2), of.dim);
     return episodic_memory_attend(m, integer(3), or_null(q.view.get()), or_null(k.view.get()),
                                   or_null(v.view.get()),
                                   bad(10) ? q.view.get() : or_null(out.view.get()));
@@ -866,6 +965,7 @@ void Caller::list_calls() {
     Exactly<float> surprise(below(9), 1.0f);
     return episodic_memory_end_step(memory(), or_null(surprise.data()), count(surprise.size()));
   });
+  add("memory_make", [this] { return made_as_attach_does(one_of(4)); });
   add("memory_make", [this] {
     Aged<episodic_shape> s = shape();
     const std::int64_t n = std::clamp<std::int64_t>(s.get()->n_layers, 1, 65536);
@@ -897,26 +997,6 @@ void Caller::list_calls() {
     return kept("memory", episodic_memory_make(or_null(options.get()), or_null(&m)), m,
                 episodic_memory_free);
   });
-  add("memory_end_step_ids", [this] {
-    const episodic_memory m = memory();
-    const auto n = static_cast<std::int64_t>(1 + below(4));
-    if (!bad(2)) {  // a step that only wants its end
-      note("memory_begin_step", episodic_memory_begin_step(m, n, 0));
-      for (std::int64_t layer = 0; layer < 2; ++layer) {
-        View q = view(n, 2), k = view(n, 1), v = view(n, 1), out = view(n, 2);
-        note("memory_attend", episodic_memory_attend(m, layer, q.view.get(), k.view.get(),
-                                                     v.view.get(), out.view.get()));
-      }
-    }
-    Exactly<std::int64_t> list(static_cast<std::size_t>(n), 3);
-    if (bad(5)) list[0] = integer(5);
-    Exactly<float> surprise(static_cast<std::size_t>(n - 1), 1.0f), logits(8, 0.5f);
-    if (bad(6)) logits[below(8)] = static_cast<float>(number());
-    if (bad(6) && n > 1) surprise[0] = static_cast<float>(number());
-    const std::int64_t vocab = bad(6) ? of<std::int64_t>({0, -1, kLowest}) : 8;
-    return episodic_memory_end_step_ids(m, or_null(list.data()), count(list.size()),
-                                        or_null(surprise.data()), or_null(logits.data()), vocab);
-  });
   add("memory_abandon_step", [this] { return episodic_memory_abandon_step(memory()); });
   add("memory_ids", [this] {
     const episodic_memory m = memory();
@@ -926,14 +1006,7 @@ void Caller::list_calls() {
   add("memory_end_step_logits", [this] {
     const episodic_memory m = memory();
     const auto n = static_cast<std::int64_t>(1 + below(4));
-    if (!bad(2)) {  // a step that only wants its end
-      note("memory_begin_step", episodic_memory_begin_step(m, n, 0));
-      for (std::int64_t layer = 0; layer < 2; ++layer) {
-        View q = view(n, 2), k = view(n, 1), v = view(n, 1), out = view(n, 2);
-        note("memory_attend", episodic_memory_attend(m, layer, q.view.get(), k.view.get(),
-                                                     v.view.get(), out.view.get()));
-      }
-    }
+    if (!bad(2)) begin_and_attend(m, n, layers_of(m));  // a step that only wants its end
     Exactly<std::int64_t> list(static_cast<std::size_t>(n), 3);
     if (bad(5)) list[0] = integer(5);
     std::int64_t vocab = 8, stride = 8 + static_cast<std::int64_t>(below(3));
@@ -973,8 +1046,11 @@ void Caller::list_calls() {
     return code;
   });
   add("memory_fork", [this] {
+    const episodic_memory from = memory();
     episodic_memory m = nullptr;
-    return kept("memory", episodic_memory_fork(memory(), or_null(&m)), m, episodic_memory_free);
+    const std::int32_t code = episodic_memory_fork(from, or_null(&m));
+    if (code == EPISODIC_OK) pools_.set_geometry(m, pools_.geometry(from));
+    return kept("memory", code, m, episodic_memory_free);
   });
   add("memory_commit", [this] { return episodic_memory_commit(memory()); });
   add("memory_forget", [this] {
