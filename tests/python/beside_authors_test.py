@@ -114,7 +114,7 @@ class Arithmetic(unittest.TestCase):
     def test_a_row_has_medians_and_ratios_of_neighbours(self):
         steps = {"authors": [(6.0, 5.0), (8.0, 5.0), (70.0, 50.0)], "episodic": [(1.0, 1.0), (2.0, 1.0), (4.0, 4.0)]}
         flops = self.script.flops(SHAPE, 16)
-        row = self.script.summary("small-64", SHAPE, 64, 16, steps, [flops / 2, flops / 4, flops])
+        row = self.script.summary("small-64", SHAPE, 64, "keeps", 16, steps, [flops / 2, flops / 4, flops])
         self.assertEqual(row["authors"]["seconds"], 8)
         self.assertEqual(row["episodic"]["seconds"], 2)
         self.assertEqual(row["ratio"], 4)
@@ -129,8 +129,8 @@ class Arithmetic(unittest.TestCase):
                     "sameness": [{"name": "small-64", "tokens": 16, "events": 3, "recalled": 2, "by_both": 1,
                                   "difference": 0.25}]}
         lines = self.script.table(document).splitlines()
-        self.assertIn("| small-64 | 16 | 8000.00 | 2000.00 | 4.0 | 4.0, 17.5 | 5.0 | 4.0 | 1.00 |", lines)
-        self.assertIn("| small-64 | 1 | 8000.00 | 2000.00 | 4.0 | 4.0, 17.5 | 5.0 | | |", lines)
+        self.assertIn("| small-64 | 16 | keeps | 8000.00 | 2000.00 | 4.0 | 4.0, 17.5 | 5.0 | 4.0 | 1.00 |", lines)
+        self.assertIn("| small-64 | 1 | keeps | 8000.00 | 2000.00 | 4.0 | 4.0, 17.5 | 5.0 | | |", lines)
         self.assertIn("| small-64 | 16 | 3 | 2 | 1 | 2.5e-01 |", lines)
 
     def test_no_classes_no_shape(self):
@@ -173,9 +173,9 @@ class Run(unittest.TestCase):
     def test_a_whole_run(self):
         with tempfile.TemporaryDirectory() as folder:
             document, table = self.run_with(0, folder)
-        self.assertEqual([(r["name"], r["tokens"], r["steps"]) for r in document["results"]],
-                         [(f"{name}", n, steps) for name in ("tiny-96", "tiny-128", "other-160")
-                          for n, steps in ((16, 2), (1, 3))])
+        self.assertEqual([(r["name"], r["freed_memory"], r["tokens"], r["steps"]) for r in document["results"]],
+                         [(name, freed, n, steps) for names in (("tiny-96", "tiny-128"), ("other-160",))
+                          for freed in ("as it is", "keeps") for name in names for n, steps in ((16, 2), (1, 3))])
         for row in document["results"]:
             self.assertGreater(row["authors"]["seconds"], 0)
             self.assertGreater(row["episodic"]["seconds"], 0)
