@@ -38,6 +38,13 @@ def needed(library):
     return found[1]
 
 
+def platform(*libraries):
+    """The oldest that these run on, by the versions of glibc's functions that they call (PEP 600)."""
+    told = subprocess.run(["readelf", "--version-info", "--wide", *libraries], check=True, capture_output=True,
+                          text=True).stdout
+    return f"manylinux_2_{max(map(int, re.findall(r'Name: GLIBC_2[.](\d+)', told)))}_{os.uname().machine}"
+
+
 def main():
     library, dist = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
     version = (HERE.parent / "VERSION").read_text().strip()
@@ -48,7 +55,8 @@ def main():
         cublas = f"nvidia-cublas >={cuda},<{cuda + 1}" if cuda > 12 else f"nvidia-cublas-cu{cuda}"  # NVIDIA's names
         more = f"Provides-Extra: cuda\nRequires-Dist: {cublas}; extra == \"cuda\"\n"
     info = f"episodic-{version}.dist-info"
-    tag = f"py3-none-linux_{os.uname().machine}"
+    openmp = needed(library)
+    tag = f"py3-none-{platform(library, openmp)}"
     files = {f"episodic/{p.relative_to(HERE / 'episodic')}": p.read_bytes()
              for p in sorted((HERE / "episodic").rglob("*")) if p.suffix in (".py", ".pyi", ".typed")}
     stripped = dist / "libepisodic_c.so.1"
@@ -56,7 +64,7 @@ def main():
     subprocess.run(["strip", "--strip-unneeded", "-o", stripped, library], check=True)
     files["episodic/lib/libepisodic_c.so.1"] = stripped.read_bytes()
     stripped.unlink()
-    files["episodic/lib/libgomp.so.1"] = pathlib.Path(needed(library)).read_bytes()
+    files["episodic/lib/libgomp.so.1"] = pathlib.Path(openmp).read_bytes()
     readme = (HERE / "README.md").read_text()
     files[f"{info}/METADATA"] = METADATA.format(version=version, more=more, readme=readme).encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: episodic\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()

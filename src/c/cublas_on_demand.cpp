@@ -13,6 +13,11 @@ namespace {
 #define EPISODIC_TEXT_OF(x) #x
 #define EPISODIC_TEXT(x) EPISODIC_TEXT_OF(x)
 constexpr const char* kName = "libcublas.so." EPISODIC_TEXT(CUBLAS_VER_MAJOR);
+#if CUBLAS_VER_MAJOR > 12  // NVIDIA's names
+constexpr const char* kPackage = "\"nvidia-cublas==" EPISODIC_TEXT(CUBLAS_VER_MAJOR) ".*\"";
+#else
+constexpr const char* kPackage = "nvidia-cublas-cu" EPISODIC_TEXT(CUBLAS_VER_MAJOR);
+#endif
 
 /// \throws DeviceError where the library, or the function, is missing
 template <class Function>
@@ -20,9 +25,9 @@ Function* found(const char* name) {
   // one that is loaded already, such as torch's or that of a package, goes by its name too
   static void* const library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    throw episodic::DeviceError(std::string("cuBLAS: ") + kName +
-                                " is not there; pip install \"episodic[cuda]\", or install CUDA's "
-                                "libraries where the loader finds them");
+    throw episodic::DeviceError(std::string("cuBLAS: ") + kName + " is not there; pip install " +
+                                kPackage +
+                                ", or install CUDA's libraries where the loader finds them");
   void* const function = dlsym(library, name);
   if (!function)
     throw episodic::DeviceError(std::string("cuBLAS: ") + kName + " has no " + name +

@@ -371,6 +371,9 @@ class Caller {
     return s;
   }
   Aged<episodic_shape> shape() {
+    return Aged<episodic_shape>(shape_fields(), struct_size(sizeof(episodic_shape)));
+  }
+  episodic_shape shape_fields() {
     static const double kFrequencies[2] = {1, 0.1};
     episodic_shape s = good_shape();
     if (bad(3)) s.n_layers = integer(4);
@@ -384,7 +387,7 @@ class Caller {
     if (bad(4)) s.softcap = static_cast<float>(number());
     if (bad(2)) s.interleaved = static_cast<std::int32_t>(integer(2));
     if (s.rotary_dim == 4 && one_of(4)) s.frequencies = kFrequencies;
-    return Aged<episodic_shape>(s, struct_size(sizeof s));
+    return s;
   }
 
   /// A view and what it is of.
@@ -967,8 +970,9 @@ void Caller::list_calls() {
   });
   add("memory_make", [this] { return made_as_attach_does(one_of(4)); });
   add("memory_make", [this] {
-    Aged<episodic_shape> s = shape();
-    const std::int64_t n = std::clamp<std::int64_t>(s.get()->n_layers, 1, 65536);
+    const episodic_shape fields = shape_fields();
+    Aged<episodic_shape> s(fields, struct_size(sizeof fields));
+    const std::int64_t n = std::clamp<std::int64_t>(fields.n_layers, 1, 65536);
     Exactly<episodic_layer> layers(static_cast<std::size_t>(n));
     for (std::size_t i = 0; i < layers.size(); ++i) {
       episodic_layer& l = layers[i];

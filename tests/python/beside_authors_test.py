@@ -129,6 +129,8 @@ class Arithmetic(unittest.TestCase):
                     "sameness": [{"name": "small-64", "tokens": 16, "events": 3, "recalled": 2, "by_both": 1,
                                   "difference": 0.25}]}
         lines = self.script.table(document).splitlines()
+        self.assertIn("- Ours is faster, glibc keeps: a chunk 4.0 (small-64) to 4.0 times (small-64), "
+                      "a token 4.0 (small-64) to 4.0 times (small-64).", lines)
         self.assertIn("| small-64 | 16 | keeps | 8000.00 | 2000.00 | 4.0 | 4.0, 17.5 | 5.0 | 4.0 | 1.00 |", lines)
         self.assertIn("| small-64 | 1 | keeps | 8000.00 | 2000.00 | 4.0 | 4.0, 17.5 | 5.0 | | |", lines)
         self.assertIn("| small-64 | 16 | 3 | 2 | 1 | 2.5e-01 |", lines)
@@ -137,7 +139,7 @@ class Arithmetic(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "no shape and context matches"):
             self.run_with(["--authors", ".", "--only", "no-such"])
         with tempfile.TemporaryDirectory() as folder, self.assertRaisesRegex(SystemExit, "git clone|checkout"):
-            self.script.load_classes(None, folder)
+            self.script.load_classes(None, pathlib.Path(folder))
 
     def run_with(self, arguments):
         before, sys.argv = sys.argv, ["beside_authors", *arguments]
