@@ -42,7 +42,8 @@ def platform(*libraries):
     """The oldest that these run on, by the versions of glibc's functions that they call (PEP 600)."""
     told = subprocess.run(["readelf", "--version-info", "--wide", *libraries], check=True, capture_output=True,
                           text=True).stdout
-    return f"manylinux_2_{max(map(int, re.findall(r'Name: GLIBC_2[.](\d+)', told)))}_{os.uname().machine}"
+    newest = max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", told))
+    return f"manylinux_2_{newest}_{os.uname().machine}"
 
 
 def main():
@@ -82,6 +83,8 @@ def main():
             entry.external_attr = 0o644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, data)
+    for other in dist.glob(f"episodic-{version}-*.whl"):  # of another tag: pip would be given two
+        other.unlink()
     unfinished.replace(path)
     print(path)
 
