@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a test by a Python that has torch and transformers.
+"""Runs a test by a Python that has what it needs.
 
-usage: with_packages.py VERSION TEST [ARGUMENTS]      VERSION: 5 or 4, of transformers
+usage: with_packages.py NEEDS TEST [ARGUMENTS]
+NEEDS: 5 or 4 (torch and that version of transformers), or tools (mypy and matplotlib)
 
 The Python is that of EPISODIC_PYTHON_TRANSFORMERS (for version 4: EPISODIC_PYTHON_TRANSFORMERS_4), else the one for
 which scripts/setup --transformers put packages into the folder EPISODIC_PYTHON_PACKAGES, else this one. A test that
@@ -12,11 +13,14 @@ import sys
 
 
 def command(version):
-    """(Python, what is before its other paths for modules, and for libraries)"""
+    """(Python, what is behind its other paths for modules, and before those for libraries)"""
+    folder = pathlib.Path(os.environ.get("EPISODIC_PYTHON_PACKAGES", ""))
+    if version == "tools":
+        there = (folder / "tools" / "stamp").is_file()
+        return sys.executable, [os.fspath(folder / "tools")] if there else [], []
     named = os.environ.get("EPISODIC_PYTHON_TRANSFORMERS" + ("" if version == "5" else "_" + version))
     if named:
         return named, [], []
-    folder = pathlib.Path(os.environ.get("EPISODIC_PYTHON_PACKAGES", ""))
     sets = [folder / f"transformers_{v}" for v in sorted({"5", version})]  # the older one holds what it has otherwise
     if not all((of / "stamp").is_file() for of in sets) or not (folder / "python").is_file():
         return sys.executable, [], []
