@@ -52,7 +52,7 @@ void DeviceMemory::Impl::take_memory() {
     take_planned(asked);
   } catch (const BudgetError&) {
     if (spare == 0) throw;
-    leaves_spare = false;
+    is_out_of_room = true;
     memory = GrowingBuffer();
     plan_again(asked);
     take_planned(asked);

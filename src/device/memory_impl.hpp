@@ -190,7 +190,7 @@ struct DeviceMemory::Impl {
   // sizes
   std::int64_t window_tokens = 0;  // that the windows have rows for, as the host's
   // More rows, for tokens behind a snapshot before what it needs is overwritten (memory_snapshot.cpp).
-  bool leaves_spare = true;
+  bool is_out_of_room = false;  // the device has no memory for them
   std::int64_t spare = 0;
   std::int64_t capacity = 0, head_stride = 0, element = 2;  // of the rings: with those
   std::int64_t recalling = 0;                               // layers

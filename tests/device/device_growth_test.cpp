@@ -461,7 +461,7 @@ TEST_CASE("device_bytes is divided for events of a length that is expected, and 
 MemoryConfig home_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
   MemoryConfig config = life_config();
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
-  config.device_bytes = bytes.total() - bytes.events / 3;
+  config.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 3;
   return config;
 }
 

@@ -48,6 +48,9 @@ struct DeviceMemoryOptions {
   /// Whether queries and keys may come after rotary embedding: a step then has room to turn them
   /// back, chunk (H + G) d elements.
   bool turns_back = false;
+  /// Whether device memory has room for snapshots (DeviceMemoryBytes::snapshots), if there is enough
+  /// of it.
+  bool room_for_snapshots = true;
 };
 
 /// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
