@@ -179,7 +179,7 @@ TEST_CASE("device snapshots: a memory that went back is saved as one that did no
   const MemoryShape shape = shape_of();
   const MemoryConfig config = walk_config();
   for (const bool room : {true, false})
-    for (const std::int64_t behind : {6, 30, 160}) {
+    for (const std::int64_t behind : {6, 30, 120}) {
       INFO("room " << room << ", tokens behind " << behind);
       DeviceMemoryOptions options{DType::float32, kTokens};
       options.room_for_snapshots = room;
