@@ -205,12 +205,9 @@ DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryCo
   options.event_tokens = event_tokens;
   const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(config, shape, options);
   DevicePlan plan;
-  plan.device = {around.weights,
-                 around.activations,
-                 memory.window + memory.snapshots + around.caches,
-                 memory.events,
-                 memory.representatives,
-                 memory.workspace};
+  plan.device = {
+      around.weights, around.activations,     memory.window + memory.snapshots + around.caches,
+      memory.events,  memory.representatives, memory.workspace};
   plan.at_start = around.weights + around.activations + around.caches + memory.taken;
   plan.host_events = memory.host;
   if (has_device()) plan.available = free_device_bytes();

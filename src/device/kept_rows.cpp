@@ -31,15 +31,16 @@ void copy_piece(const Piece& piece, std::byte* host, bool back, cudaStream_t str
   const auto bytes = static_cast<std::size_t>(piece.bytes),
              pitch = static_cast<std::size_t>(piece.pitch);
   if (piece.pitch <= kMostPitch) {
-    device::check(cudaMemcpy2DAsync(back ? piece.at : host, back ? pitch : bytes, back ? host : piece.at,
-                            back ? bytes : pitch, bytes, static_cast<std::size_t>(piece.heads),
-                            kind, stream),
-          kSaidOfRows);
+    device::check(cudaMemcpy2DAsync(back ? piece.at : host, back ? pitch : bytes,
+                                    back ? host : piece.at, back ? bytes : pitch, bytes,
+                                    static_cast<std::size_t>(piece.heads), kind, stream),
+                  kSaidOfRows);
     return;
   }
   for (std::int64_t head = 0; head < piece.heads; ++head) {
     std::byte *const at = piece.at + head * piece.pitch, *const copied = host + head * piece.bytes;
-    device::check(cudaMemcpyAsync(back ? at : copied, back ? copied : at, bytes, kind, stream), kSaidOfRows);
+    device::check(cudaMemcpyAsync(back ? at : copied, back ? copied : at, bytes, kind, stream),
+                  kSaidOfRows);
   }
 }
 

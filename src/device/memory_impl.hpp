@@ -189,7 +189,8 @@ struct DeviceMemory::Impl {
 
   // sizes
   std::int64_t window_tokens = 0;  // that the windows have rows for, as the host's
-  // More rows, for tokens behind a snapshot before what it needs is overwritten (memory_snapshot.cpp).
+  // More rows, for tokens behind a snapshot before what it needs is overwritten
+  // (memory_snapshot.cpp).
   bool is_out_of_room = false;  // the device has no memory for them
   std::int64_t spare = 0;
   std::int64_t capacity = 0, head_stride = 0, element = 2;  // of the rings: with those
@@ -291,8 +292,7 @@ struct DeviceMemory::Impl {
   std::int64_t generation = 0;
   device::KeptRows kept_rows;
   std::byte* state_copies = nullptr;  // [StateCopy::kPlaces, state_bytes()] of `spare`, else null
-  std::shared_ptr<device::StateCopy::Places> places =
-      std::make_shared<device::StateCopy::Places>();
+  std::shared_ptr<device::StateCopy::Places> places = std::make_shared<device::StateCopy::Places>();
   std::weak_ptr<device::StateCopy> state_now;  // of the state as it is; null: there is no copy
   struct Rewind {
     std::int64_t generation, tokens;  // begun with it, and gone back to

@@ -279,8 +279,8 @@ void DeviceMemory::Impl::plan() {
   list_layers();
   element = size_of(options.dtype);
   window_tokens = ring_capacity(config);
-  const bool has_spare = options.room_for_snapshots && !is_out_of_room &&
-                         window_tokens + config.chunk <= kMostCounted;
+  const bool has_spare =
+      options.room_for_snapshots && !is_out_of_room && window_tokens + config.chunk <= kMostCounted;
   set_spare(has_spare ? config.chunk : 0);
   recalling = recalling_layers(config, shape);
   const std::int64_t closable = std::max<std::int64_t>(0, options.max_tokens - config.n_init);

@@ -50,8 +50,7 @@ void DeviceMemory::Impl::keep_rings() {
   std::vector<device::KeptRows::Ring> rings;
   for (const Layer& layer : layers)
     for (std::byte* const ring : {layer.ring_key, layer.ring_rotated, layer.ring_value})
-      rings.push_back(
-          {ring, shape.n_kv_heads, capacity, shape.head_dim * element, window_tokens});
+      rings.push_back({ring, shape.n_kv_heads, capacity, shape.head_dim * element, window_tokens});
   kept_rows = device::KeptRows(std::move(rings));
 }
 

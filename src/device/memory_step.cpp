@@ -141,10 +141,9 @@ std::int64_t DeviceMemory::Impl::saved_bytes() const {
 void DeviceMemory::Impl::copy_end_state(std::byte* at, bool back, cudaMemcpyKind kind) {
   for (const Saved& s : end_state()) {
     if (s.bytes > 0)
-      device::check(
-          cudaMemcpyAsync(back ? s.of : at, back ? at : s.of, static_cast<std::size_t>(s.bytes),
-                          kind, stream),
-          "what a step's end changes");
+      device::check(cudaMemcpyAsync(back ? s.of : at, back ? at : s.of,
+                                    static_cast<std::size_t>(s.bytes), kind, stream),
+                    "what a step's end changes");
     at += saved_room(s.bytes);
   }
 }
@@ -262,8 +261,8 @@ void DeviceMemory::Impl::join_side_streams() {
 ///   in each layer of the next step, which may recall those events: there it waits (await_homes);
 ///   in writing to the rings: a step closes tokens from its first one - n_local - max_block on, and
 ///     what this step and the next append, 2 chunk at most, overwrites only older ones in rings of
-///     at least n_local + max_block + 2 chunk (ring_capacity). The step behind those might overwrite
-///     them;
+///     at least n_local + max_block + 2 chunk (ring_capacity). The step behind those might
+///     overwrite them;
 ///   in writing the lists of closed events, at the next step's end. All layers have waited by then:
 ///     a step of several tokens recalls in each, if an event was closed before it.
 kernels::EventBlockParams DeviceMemory::Impl::block_params(std::int64_t first,

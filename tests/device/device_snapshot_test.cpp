@@ -198,7 +198,34 @@ TEST_CASE("device snapshots: a memory that went back is saved as one that did no
     }
 }
 
-TEST_CASE("device snapshots: more of them than device memory has room for, and after their memory") {
+TEST_CASE("device snapshots: they wait for what runs beside the stream, however it overlaps") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of();
+  DeviceMemoryOptions options{DType::float32, kTokens};
+  const TempDir dir;
+  for (const bool room : {true, false}) {
+    options.room_for_snapshots = room;
+    const MemoryConfig config = tiers(walk_config(), shape, options, dir.path())[1];
+    const Texts texts(shape, options.dtype);
+    std::vector<std::vector<float>> expected;
+    episodic_test::in_every_overlap([&] {
+      DeviceMemory memory(config, shape, options, nullptr);
+      REQUIRE(memory.bytes().host > 0);
+      Path path;
+      while (path.size() < 120) texts.step(memory, path, 0);
+      const auto snapshot = memory.snapshot();
+      while (path.size() < 190) texts.step(memory, path, 1);
+      memory.restore(*snapshot);
+      path.resize(120);
+      const auto next = texts.step(memory, path, 2);
+      if (expected.empty()) expected = texts.replay(memory, path);
+      REQUIRE(next == expected);
+    });
+  }
+}
+
+TEST_CASE(
+    "device snapshots: more of them than device memory has room for, and after their memory") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float32, kTokens};
@@ -224,8 +251,7 @@ TEST_CASE("device snapshots: more of them than device memory has room for, and a
   // None is another memory's, wherever that one lies.
   memory.reset();
   memory = std::make_unique<DeviceMemory>(walk_config(), shape, options, nullptr);
-  for (const auto& snapshot : snapshots)
-    REQUIRE_THROWS_AS(memory->restore(*snapshot), ConfigError);
+  for (const auto& snapshot : snapshots) REQUIRE_THROWS_AS(memory->restore(*snapshot), ConfigError);
   snapshots.clear();
   // A reset, or another memory's state, ends what was taken before; but for the empty sequence.
   const auto empty = memory->snapshot();

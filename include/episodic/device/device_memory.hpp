@@ -48,8 +48,8 @@ struct DeviceMemoryOptions {
   /// Whether queries and keys may come after rotary embedding: a step then has room to turn them
   /// back, chunk (H + G) d elements.
   bool turns_back = false;
-  /// Whether device memory has room for snapshots (DeviceMemoryBytes::snapshots), if there is enough
-  /// of it.
+  /// Whether device memory has room for snapshots (DeviceMemoryBytes::snapshots), if there is
+  /// enough of it.
   bool room_for_snapshots = true;
 };
 
@@ -62,8 +62,8 @@ struct DeviceMemoryBytes {
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
   std::int64_t representatives = 0;  ///< with codes, scales of 8-bit events, tables over events
   std::int64_t workspace = 0;        ///< of a step, and what whole pieces of memory take more
-  /// For snapshots: rows for `chunk` more tokens, and two copies of what steps change in place. Left
-  /// out where device_bytes, or the device, has no room for it: they then lie in host memory.
+  /// For snapshots: rows for `chunk` more tokens, and two copies of what steps change in place.
+  /// Left out where device_bytes, or the device, has no room for it: they then lie in host memory.
   std::int64_t snapshots = 0;
   /// Taken now, at most total() with event_tokens = 0; of bytes_needed: taken when it is made.
   std::int64_t taken = 0;
