@@ -53,7 +53,7 @@ code{font:14px/1.6 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:any
 .pinned{outline:2px solid var(--mark);outline-offset:-1px}
 /* On a phone what is wide scrolls in its own box: cells that are squeezed make rows of one word a line.
 Fingers need 40 pixels. */
-@media (max-width:700px){body{padding:14px}th,td{padding:4px 6px;white-space:nowrap}
+@media (max-width:700px){body{padding:14px}th,td{padding:4px 6px;white-space:nowrap;vertical-align:baseline}
 table{width:max-content;min-width:100%}
 td.text{white-space:pre-wrap;min-width:60vw;max-width:75vw}
 .cards{gap:8px}.card{flex:1 1 40%;min-width:0;padding:8px 10px}
