@@ -102,9 +102,9 @@ std::string escape_html(std::string_view text) {
 std::string html_page(std::string_view title, std::string_view body) {
   std::string shades;
   for (int i = 0; i <= kLastShade; ++i)
-    shades +=
-        fmt::format(".b{0}{{fill:{1}}}.s{0}{{background:color-mix(in srgb,{1} var(--shade),transparent)}}\n",
-                    i, kShades[i]);
+    shades += fmt::format(
+        ".b{0}{{fill:{1}}}.s{0}{{background:color-mix(in srgb,{1} var(--shade),transparent)}}\n", i,
+        kShades[i]);
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
