@@ -92,6 +92,12 @@ void CausalLayers::allocate(cudaStream_t stream) {
       DeviceBuffer(bytes_, "the cache of keys and values", "lower chunk or the number of tokens");
   Carver carver(buffer_.data());
   carve(carver);
+  std::vector<KeptRows::Ring> rings;
+  for (const Layer& layer : layers_)
+    for (std::byte* const ring : {layer.key, layer.value})
+      rings.push_back({ring, layer.n_kv_heads, layer.capacity, head_dim_ * size_of(dtype_),
+                       std::min(layer.window, layer.capacity)});
+  kept_rows_ = KeptRows(std::move(rings));
   for (const Rotary& r : rotaries_)
     check(cudaMemcpyAsync(r.inverse_frequency, r.table.inverse_frequency.data(),
                           r.table.inverse_frequency.size() * sizeof(double), cudaMemcpyHostToDevice,

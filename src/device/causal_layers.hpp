@@ -16,6 +16,7 @@
 #include "episodic/model/hf_config.hpp"
 #include "head_layout.hpp"
 #include "head_place.hpp"
+#include "kept_rows.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/window.hpp"
 #include "sliding_windows.hpp"
@@ -55,6 +56,8 @@ class CausalLayers {
   /// Where a layer of that step, of one token, takes its heads, as DeviceMemory::head_place.
   HeadPlace head_place(std::int64_t layer) const;
 
+  /// What snapshots need of the rings, beside a memory.
+  KeptRows& kept_rows() { return kept_rows_; }
   /// The rings as they are. Waits.
   std::vector<std::byte> read(cudaStream_t stream) const;
   void write(const std::vector<std::byte>& rings, cudaStream_t stream);
@@ -101,6 +104,7 @@ class CausalLayers {
   std::byte* workspace_ = nullptr;
   std::int64_t workspace_bytes_ = 0;
   DeviceBuffer buffer_;
+  KeptRows kept_rows_;
   // the open step
   std::int64_t n_ = 0;
   const std::int64_t* position_ = nullptr;

@@ -343,12 +343,16 @@ inline std::int64_t size_product(std::int64_t a, std::int64_t b) {
 class Carver {
  public:
   explicit Carver(std::byte* base = nullptr) : base_(base) {}
+  /// Bytes from the start of an array of so many to the next one's.
+  static std::int64_t aligned(std::int64_t bytes) {
+    constexpr std::int64_t kAlign = 256;
+    return (bytes + kAlign - 1) / kAlign * kAlign;
+  }
   template <class T = std::byte>
   T* take(std::int64_t count) {
-    constexpr std::int64_t kAlign = 256;
     const std::int64_t at = used_;
     const std::int64_t bytes = size_product(count, static_cast<std::int64_t>(sizeof(T)));
-    used_ = std::min(used_ + (bytes + kAlign - 1) / kAlign * kAlign, kMostSize);
+    used_ = std::min(used_ + aligned(bytes), kMostSize);
     return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
   }
   std::int64_t used() const { return used_; }

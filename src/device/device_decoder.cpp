@@ -359,6 +359,7 @@ std::int64_t DeviceDecoder::tokens() const { return impl_->tokens_now(); }
 void DeviceDecoder::Impl::follow_memory() {
   if (!memory) return;
   if (memory->tokens() == 0) {
+    if (tokens > 0) causal.kept_rows().forget_marks();
     tokens = 0;
     stepped = false;
     ids_since.clear();
@@ -374,7 +375,10 @@ void DeviceDecoder::Impl::follow_memory() {
 /// Of a step that passed check_step.
 void DeviceDecoder::Impl::begin_step(std::int64_t n, StepKind kind) {
   follow_memory();
-  if (memory) return memory->begin_step(n, kind);
+  if (memory) {
+    causal.kept_rows().before_step(tokens_now(), n, stream());
+    return memory->begin_step(n, kind);
+  }
   if (tokens + n > max_tokens)
     throw BudgetError(
         fmt::format("DeviceDecoder::step: there is room for max_tokens = {}, {} are there and {} "
@@ -765,7 +769,8 @@ void DeviceDecoder::save(EpisodicMemory& to) {
 class DeviceDecoder::Snapshot {
  public:
   std::shared_ptr<const MemorySnapshot> memory;  // null without one
-  std::vector<std::byte> caches;
+  std::shared_ptr<device::KeptRows::Mark> rows;  // of the layers beside it
+  std::vector<std::byte> caches;                 // without a memory
   std::int64_t tokens = 0, chunk = 0, max_tokens = 0;
   std::vector<float> last_logits;
 };
@@ -776,8 +781,12 @@ std::shared_ptr<const DeviceDecoder::Snapshot> DeviceDecoder::snapshot() {
   const device::CurrentDevice current(m.steps->device);
   m.follow_memory();
   auto s = std::make_shared<Snapshot>();
-  if (m.memory) s->memory = m.memory->snapshot();
-  s->caches = m.causal.read(m.stream());
+  if (m.memory) {
+    s->memory = m.memory->snapshot();
+    s->rows = m.causal.kept_rows().mark(m.tokens_now());
+  } else {
+    s->caches = m.causal.read(m.stream());
+  }
   s->tokens = m.tokens_now();
   s->chunk = m.chunk;
   s->max_tokens = m.max_tokens;
@@ -792,8 +801,12 @@ void DeviceDecoder::restore(const Snapshot& s) {
   if (!s.memory != !m.memory || s.chunk != m.chunk || s.max_tokens != m.max_tokens)
     throw ConfigError("DeviceDecoder::restore: the snapshot was taken of another attention");
   const std::int64_t back = m.tokens_now() - s.tokens;
-  if (m.memory) m.memory->restore(*s.memory);  // which refuses a snapshot of later tokens
-  m.causal.write(s.caches, m.stream());
+  if (m.memory) {
+    m.memory->restore(*s.memory);  // which refuses a snapshot of later tokens
+    m.causal.kept_rows().restore(*s.rows, m.stream());
+  } else {
+    m.causal.write(s.caches, m.stream());
+  }
   m.tokens = s.tokens;
   if (m.memory) m.generation = m.memory->generation();
   m.write_last_logits(s.last_logits);

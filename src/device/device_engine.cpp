@@ -72,7 +72,7 @@ class DeviceSequence final : public SequenceExecution {
     u.host_bytes = bytes.host_taken;
     u.disk_bytes = files.disk_bytes;
     u.index_bytes = bytes.representatives;
-    u.window_bytes = bytes.window + decoder_.bytes().caches;
+    u.window_bytes = bytes.window + bytes.snapshots + decoder_.bytes().caches;
     u.device_bytes = bytes.taken;
     u.step_bytes = bytes.workspace + decoder_.bytes().activations;
     u.weight_bytes = decoder_.bytes().weights;
@@ -205,8 +205,9 @@ DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryCo
   options.event_tokens = event_tokens;
   const DeviceMemoryBytes memory = DeviceMemory::bytes_needed(config, shape, options);
   DevicePlan plan;
-  plan.device = {around.weights, around.activations,     memory.window + around.caches,
-                 memory.events,  memory.representatives, memory.workspace};
+  plan.device = {
+      around.weights, around.activations,     memory.window + memory.snapshots + around.caches,
+      memory.events,  memory.representatives, memory.workspace};
   plan.at_start = around.weights + around.activations + around.caches + memory.taken;
   plan.host_events = memory.host;
   if (has_device()) plan.available = free_device_bytes();

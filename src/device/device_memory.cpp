@@ -136,6 +136,7 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
     lower->truncate(kept);
   }
   accept_report(empty);
+  state_now.reset();
   retention = make_retention();
   is_judged = true;
   broken = false;
@@ -190,6 +191,7 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
                                "the place for errors", "raise the limit of locked memory");
   m.left = device::Event::create();
   m.upload_constants();
+  m.keep_rings();
   m.clear();
   m.twin = m.shared;
 }
@@ -212,6 +214,7 @@ std::int64_t DeviceMemory::open_tokens() const { return impl_->open ? impl_->n :
 std::int64_t DeviceMemory::generation() const { return impl_->generation; }
 void DeviceMemory::reset() {
   const device::CurrentDevice current(impl_->device);
+  impl_->kept_rows.forget_marks();
   impl_->clear();
 }
 

@@ -42,21 +42,38 @@ std::int64_t rows_ahead(const GrowingArrays& of, std::int64_t granule) {
 
 }  // namespace
 
-/// Plans, and takes the memory or the addresses for it.
+/// Plans, and takes the memory or the addresses for it: without room for snapshots, if the device
+/// has none for that.
 void DeviceMemory::Impl::take_memory() {
   const DeviceMemoryOptions asked = options;
   granule = GrowingBuffer::granule_of(device);
   plan();
+  try {
+    take_planned(asked);
+  } catch (const BudgetError&) {
+    if (spare == 0) throw;
+    is_out_of_room = true;
+    memory = GrowingBuffer();
+    plan_again(asked);
+    take_planned(asked);
+  }
+}
+
+void DeviceMemory::Impl::plan_again(const DeviceMemoryOptions& asked) {
+  options = asked;
+  drop_tiers();
+  bytes = {};
+  plan();
+}
+
+/// \throws BudgetError
+void DeviceMemory::Impl::take_planned(const DeviceMemoryOptions& asked) {
   if (grows()) {
     if (auto range = GrowingBuffer::reserve(range_bytes, device, granule)) {
       memory = std::move(*range);
     } else {
       granule = 0;  // all at once, which other sizes may be planned for
-      options = asked;
-      n_slots = slot_bytes = 0;
-      on_disk = false;
-      bytes = {};
-      plan();
+      plan_again(asked);
     }
   }
   if (!memory.grows()) memory = GrowingBuffer(range_bytes, "the memory", kTakesLess);

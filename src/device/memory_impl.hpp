@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -22,6 +23,7 @@
 #include "episodic/timeline/segmenter.hpp"
 #include "growing_buffer.hpp"
 #include "growing_pinned.hpp"
+#include "kept_rows.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/close_events.hpp"
 #include "kernels/codes.hpp"
@@ -114,6 +116,28 @@ struct GrowingArrays {
   std::int64_t held = 0;  // rows that all of them have memory for
 };
 
+/// What steps change in place, as a snapshot has it: in one of a few places in device memory, or
+/// in host memory while none is free. It may outlive the memory and end on any thread.
+class StateCopy {
+ public:
+  /// Two, for the usual snapshots of one sequence: where answers begin, and where a prompt ended.
+  static constexpr std::size_t kPlaces = 2;
+  struct Places {
+    std::array<std::atomic<bool>, kPlaces> taken{};
+  };
+  /// \param maybe_places null: in host memory
+  StateCopy(std::shared_ptr<Places> maybe_places, std::int64_t bytes);
+  ~StateCopy();
+  StateCopy(const StateCopy&) = delete;
+  StateCopy& operator=(const StateCopy&) = delete;
+
+  std::int64_t place = -1;      // -1: in `host`
+  std::vector<std::byte> host;  // empty else
+
+ private:
+  std::shared_ptr<Places> places_;
+};
+
 /// The lists of a launch's parameters, one for each sequence that shares it: of the memory that
 /// launches, kept from layer to layer, so that steps allocate nothing once they have their length.
 /// Each list is filled and launched by one function, which begins with `emptied`.
@@ -164,7 +188,12 @@ struct DeviceMemory::Impl {
   bool is_asked = false;
 
   // sizes
-  std::int64_t capacity = 0, head_stride = 0, element = 2;  // of the windows
+  std::int64_t window_tokens = 0;  // that the windows have rows for, as the host's
+  // More rows, for tokens behind a snapshot before what it needs is overwritten
+  // (memory_snapshot.cpp).
+  bool is_out_of_room = false;  // the device has no memory for them
+  std::int64_t spare = 0;
+  std::int64_t capacity = 0, head_stride = 0, element = 2;  // of the rings: with those
   std::int64_t recalling = 0;                               // layers
   LaneShape lanes;          // P lanes of each layer, heads side by side that recall by themselves
   std::int64_t scopes = 1;  // with tables of events: the sequence, or each kv head of each layer
@@ -255,12 +284,16 @@ struct DeviceMemory::Impl {
   bool lists_are_written = false;
   bool far_in_last_step = false;
   std::int64_t last_first = 0, last_n = 0;
-  // Snapshots: dead once a restore went back behind them, for their tokens may have been given
-  // anew.
   // What was last handed out to be looked at.
   mutable std::optional<EventTable> inspected_events;
   mutable StepRecord inspected_step;
+  // Snapshots: dead once a restore went back behind them, for their tokens may have been given
+  // anew.
   std::int64_t generation = 0;
+  device::KeptRows kept_rows;
+  std::byte* state_copies = nullptr;  // [StateCopy::kPlaces, state_bytes()] of `spare`, else null
+  std::shared_ptr<device::StateCopy::Places> places = std::make_shared<device::StateCopy::Places>();
+  std::weak_ptr<device::StateCopy> state_now;  // of the state as it is; null: there is no copy
   struct Rewind {
     std::int64_t generation, tokens;  // begun with it, and gone back to
   };
@@ -327,13 +360,18 @@ struct DeviceMemory::Impl {
   };
   std::array<Saved, 9> end_state() const;
   std::int64_t saved_bytes() const;
-  void copy_end_state(bool back);
+  void copy_end_state(std::byte* at, bool back, cudaMemcpyKind kind);
   void take_back(std::span<const TimelineState> now);
   void commit_end();
   void keep_closed();
   void stage_scales(std::int64_t lane, std::int64_t first, std::int64_t count);
   void count();
+  std::pair<std::int64_t, std::int64_t> measure(std::int64_t events_room);
+  void set_spare(std::int64_t rows);
+  void drop_tiers();
   void take_memory();
+  void take_planned(const DeviceMemoryOptions& asked);
+  void plan_again(const DeviceMemoryOptions& asked);
   /// What is small is taken at once: a granule more or less is much of it.
   bool grows() const { return granule > 0 && recalling > 0 && range_bytes >= 16 * granule; }
   std::int64_t planned_events() const;
@@ -448,7 +486,6 @@ struct DeviceMemory::Impl {
   /// goes on with them.
   void clear(std::span<const std::int64_t> kept_events);
   void clear() { clear(std::vector<std::int64_t>(static_cast<std::size_t>(scopes), 0)); }
-  std::byte* windows() const { return memory.data(); }  // [bytes.window], the first of all arrays
   void add_angles(std::int64_t n, std::vector<kernels::RotaryAnglesParams>& to) const;
   void rotation_angles(std::int64_t n);
   /// Whether the open step asks for the layer's mean query.
@@ -462,6 +499,14 @@ struct DeviceMemory::Impl {
   kernels::AppendParams append_params(const Layer& layer, std::int64_t n, const void* k,
                                       const void* v, std::int64_t k_row_stride,
                                       std::int64_t v_row_stride) const;
+
+  // memory_snapshot.cpp
+  void keep_rings();
+  std::int64_t relevance_bytes() const;
+  std::int64_t state_bytes() const;
+  void copy_state(device::StateCopy& copy, bool back);
+  std::shared_ptr<device::StateCopy> take_state();
+  void put_state(const std::shared_ptr<device::StateCopy>& copy);
 
   // memory_state.cpp; these wait
   template <class T>

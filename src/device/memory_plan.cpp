@@ -278,8 +278,10 @@ void DeviceMemory::Impl::plan() {
   scopes = by_head() ? shape.n_layers * shape.n_kv_heads : 1;
   list_layers();
   element = size_of(options.dtype);
-  capacity = ring_capacity(config);
-  head_stride = capacity * shape.head_dim;
+  window_tokens = ring_capacity(config);
+  const bool has_spare =
+      options.room_for_snapshots && !is_out_of_room && window_tokens + config.chunk <= kMostCounted;
+  set_spare(has_spare ? config.chunk : 0);
   recalling = recalling_layers(config, shape);
   const std::int64_t closable = std::max<std::int64_t>(0, options.max_tokens - config.n_init);
   max_events = closable / config.min_block + 1;
@@ -292,7 +294,7 @@ void DeviceMemory::Impl::plan() {
   // What left the window, and whole events up to both capacities.
   const std::int64_t recalled = most_recalled_tokens(config);
   max_event_rows = takes_top() ? std::min(recalled, closable) : recalled;
-  max_rows = config.n_init + capacity + max_event_rows;
+  max_rows = config.n_init + window_tokens + max_event_rows;
   token_bytes = 2 * lanes.n_kv_heads * shape.head_dim * size_of(event_dtype());
   lane_bytes = size_product(closable, token_bytes);
   const std::int64_t of_step =
@@ -369,11 +371,34 @@ std::int64_t DeviceMemory::Impl::planned_events() const {
   return std::min(max_events, closable / options.event_tokens + max_closed);
 }
 
-void DeviceMemory::Impl::count() {
+void DeviceMemory::Impl::set_spare(std::int64_t rows) {
+  spare = rows;
+  capacity = window_tokens + spare;
+  head_stride = capacity * shape.head_dim;
+}
+
+/// Counts the arrays for so many events, and what of them is for snapshots.
+/// \return bytes of those that are there from the start, and of those that grow
+std::pair<std::int64_t, std::int64_t> DeviceMemory::Impl::measure(std::int64_t events_room) {
+  const std::int64_t planned_spare = spare;
+  bytes.snapshots = 0;
+  set_spare(0);
+  Carver without, growing_without;
+  carve(without, growing_without, events_room);
+  const DeviceMemoryBytes needed = bytes;
+  set_spare(planned_spare);
   Carver fixed, growing;
-  carve(fixed, growing, max_events);
-  fixed_bytes = fixed.used();
-  range_bytes = fixed_bytes + growing.used();
+  carve(fixed, growing, events_room);
+  const std::int64_t all = bytes.total();
+  bytes = needed;
+  bytes.snapshots = all - needed.total();
+  return {fixed.used(), growing.used()};
+}
+
+void DeviceMemory::Impl::count() {
+  const auto [fixed, growing] = measure(max_events);
+  fixed_bytes = fixed;
+  range_bytes = fixed_bytes + growing;
   bytes.taken = bytes.total();
   if (!grows()) return;
   // Memory comes in granules, and those of the whole sequence must be within device_bytes.
@@ -381,10 +406,7 @@ void DeviceMemory::Impl::count() {
                      whole = (planned < max_events ? granules_of(planned)
                                                    : (range_bytes + granule - 1) / granule) *
                              granule;
-  if (planned < max_events) {
-    Carver same, fewer;
-    carve(same, fewer, planned);
-  }
+  if (planned < max_events) measure(planned);
   bytes.workspace += std::max<std::int64_t>(0, whole - bytes.total());
   bytes.taken = (fixed_bytes + granule - 1) / granule * granule;
 }
@@ -410,10 +432,23 @@ std::int64_t DeviceMemory::Impl::granules_of(std::int64_t event_rows) const {
   return granules;
 }
 
+void DeviceMemory::Impl::drop_tiers() {
+  n_slots = slot_bytes = 0;
+  on_disk = false;
+}
+
 /// Where events are at home: in device memory if all of it fits device_bytes, else in host memory,
 /// with as many slots on the device as the bound leaves room for.
 void DeviceMemory::Impl::plan_tiers() {
   if (config.device_bytes == 0 || bytes.total() <= config.device_bytes) return;
+  if (const std::int64_t planned = spare; planned > 0) {
+    // All events on the device save more than room for snapshots does.
+    set_spare(0);
+    count();
+    if (bytes.total() <= config.device_bytes) return;
+    set_spare(planned);
+    count();
+  }
   const std::int64_t all = bytes.total(), on_host = size_product(lanes.n_lanes, lane_bytes);
   slot_bytes = config.max_block * token_bytes;
   on_disk = recalling > 0 && !config.disk_dir.empty() &&
@@ -426,11 +461,16 @@ void DeviceMemory::Impl::plan_tiers() {
     return bytes.total();
   };
   const std::int64_t least = recalling > 0 ? with_slots(least_slots) : all;
+  // Room for snapshots and codes save time and change no result: where room is short they go.
+  if (least > config.device_bytes && spare > 0) {
+    drop_tiers();
+    set_spare(0);
+    count();
+    return plan_tiers();
+  }
   if (least > config.device_bytes && keeps_codes()) {
-    // Codes save time and change no list: where room is short they go.
     options.codes_from = 0;
-    n_slots = slot_bytes = 0;
-    on_disk = false;
+    drop_tiers();
     plan_workspace();
     count();
     return plan_tiers();
@@ -500,11 +540,14 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
       *ring = c.take(G * head_stride * element);
     for (std::byte** sinks : {&layer.sink_key, &layer.sink_value})
       *sinks = c.take(G * std::max<std::int64_t>(1, config.n_init) * d * element);
-    layer.relevance = c.take<float>(capacity * H);
     layer.sums = c.take<float>((config.n_local + config.chunk - 1) * H);
     layer.stats = c.take<kernels::ColumnStats>(H);
     layer.place = recalls(config, l) ? place++ : -1;
   }
+  for (Layer& layer : layers) layer.relevance = c.take<float>(capacity * H);  // in one piece
+  state_copies = nullptr;
+  if (spare > 0)
+    state_copies = c.take(static_cast<std::int64_t>(device::StateCopy::kPlaces) * state_bytes());
   bytes.window = since();
 
   if (n_slots == 0) {

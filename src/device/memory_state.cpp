@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// States of a DeviceMemory: what the last step left, snapshots, and the way to a memory of the host
-// and back. All of it waits for the device; none of it is part of a step.
+// States of a DeviceMemory: what the last step left, and the way to a memory of the host and back.
+// All of it waits for the device; none of it is part of a step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,6 +46,22 @@ void for_groups(const std::vector<TokenRange>& events, std::size_t begin, std::i
     f(begin, end);
     begin = end;
   }
+}
+
+/// Rows of the last tokens in rings of another length; those that no token has reached yet are
+/// zero. \param from [blocks, from_rows, row]. \return [blocks, to_rows, row]
+template <class T>
+std::vector<T> in_ring(const std::vector<T>& from, std::int64_t from_rows, std::int64_t to_rows,
+                       std::int64_t row, std::int64_t tokens) {
+  if (from_rows == 0) return {};
+  const std::int64_t blocks = static_cast<std::int64_t>(from.size()) / (from_rows * row),
+                     first = std::max<std::int64_t>(0, tokens - std::min(from_rows, to_rows));
+  std::vector<T> to(static_cast<std::size_t>(blocks * to_rows * row));
+  for (std::int64_t b = 0; b < blocks; ++b)
+    for (std::int64_t t = first; t < tokens; ++t)
+      std::copy_n(from.begin() + (b * from_rows + t % from_rows) * row, row,
+                  to.begin() + (b * to_rows + t % to_rows) * row);
+  return to;
 }
 
 /// Segmenters that read keys as the host's memory keeps them (KeySegmenter::save), one after the
@@ -257,7 +273,8 @@ std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
   const Impl& m = *impl_;
   const device::CurrentDevice current(m.device);
   const Layer& layer = m.layers.at(static_cast<std::size_t>(l));
-  const std::int64_t H = m.shape.n_heads, oldest = std::max<std::int64_t>(0, m.tokens - m.capacity);
+  const std::int64_t H = m.shape.n_heads,
+                     oldest = std::max<std::int64_t>(0, m.tokens - m.window_tokens);
   if (n < 0 || first < oldest || first + n > m.tokens)
     throw DataError(fmt::format("relevance: tokens {} to {}; it is there for tokens {} to {}",
                                 first, first + n, oldest, m.tokens));
@@ -270,26 +287,6 @@ std::vector<float> DeviceMemory::relevance(std::int64_t l, std::int64_t first,
   return out;
 }
 
-// -- snapshots ------------------------------------------------------------------------------------
-
-class DeviceMemory::Snapshot final : public MemorySnapshot {
- public:
-  std::int64_t tokens() const override { return timelines.front().tokens; }
-
-  const void* owner = nullptr;
-  std::int64_t generation = 0;
-  std::int64_t steps_since_recall = 0;
-  bool far = false;
-  std::vector<std::byte> windows;  // of all layers, which lie in one piece
-  std::vector<float> recent;
-  std::vector<std::uint8_t> flags;
-  std::vector<TimelineState> timelines;  // of each scope
-  device::HostKeySegmenter segmenter;    // where keys set the flags
-  std::vector<HostRecallLists> lists;    // of each lane
-  std::optional<detail::Retention> retention;
-  detail::Retention::Received received;
-};
-
 device::HostKeySegmenter DeviceMemory::Impl::read_key_segmenter() const {
   return {read(key_segmenter, key_segmenters()), read(key_mean, key_channels()),
           read(key_variance, key_variances())};
@@ -300,111 +297,6 @@ void DeviceMemory::Impl::write_key_segmenter(const device::HostKeySegmenter& fro
   write(key_segmenter, from.states.data(), static_cast<std::int64_t>(from.states.size()));
   write(key_mean, from.mean.data(), static_cast<std::int64_t>(from.mean.size()));
   write(key_variance, from.variance.data(), static_cast<std::int64_t>(from.variance.size()));
-}
-
-std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
-  Impl& m = *impl_;
-  const device::CurrentDevice current(m.device);
-  check();
-  m.apply_retention();
-  auto s = std::make_shared<Snapshot>();
-  s->owner = impl_.get();
-  s->generation = m.generation;
-  s->steps_since_recall = m.steps_since_recall;
-  s->far = m.far_in_last_step;
-  s->windows = m.read(m.windows(), m.bytes.window);
-  s->recent = m.read(m.recent, m.recent_capacity);
-  s->flags = m.read(m.flags, m.scopes * m.capacity);
-  s->timelines = m.read_timelines();
-  if (m.segments_by_keys()) s->segmenter = m.read_key_segmenter();
-  for (const Layer& layer : m.layers)
-    for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) s->lists.push_back(m.read_lists(layer, p));
-  s->retention = m.retention;
-  if (m.retention) s->received = m.read_received(s->timelines.front().n_events);
-  return s;
-}
-
-void DeviceMemory::restore(const MemorySnapshot& snapshot) {
-  Impl& m = *impl_;
-  const device::CurrentDevice current(m.device);
-  const auto* const own = dynamic_cast<const Snapshot*>(&snapshot);
-  if (!own || own->owner != impl_.get())
-    throw ConfigError("restore: the snapshot was taken of another memory");
-  const Snapshot& s = *own;
-  for (const Impl::Rewind& rewind : m.rewinds)
-    if (rewind.generation > s.generation && rewind.tokens < s.tokens())
-      throw ConfigError(fmt::format(
-          "restore: the memory has meanwhile gone back to {} tokens, before this snapshot of {}",
-          rewind.tokens, s.tokens()));
-  std::vector<std::int64_t> n_events;
-  std::vector<std::vector<TokenRange>> events;
-  for (const TimelineState& of_scope : s.timelines) {
-    events.push_back(
-        m.read_events(static_cast<std::int64_t>(n_events.size()), 0, of_scope.n_events));
-    n_events.push_back(of_scope.n_events);
-  }
-  std::vector<std::vector<kernels::RecallCount>> counts;
-  for (std::int64_t i = 0; i < m.scopes; ++i)
-    counts.push_back(m.read_counts(i, n_events[static_cast<std::size_t>(i)]));
-  const auto recalled_events = m.read(m.recalled_events, 1);
-  const std::uint32_t n_steps = m.n_steps;
-  const Impl::Twin twin = m.twin;
-  Impl::Twin shared = m.shared;
-  auto saved = std::move(m.saved);
-  while (!saved.empty() && saved.back().tokens > s.tokens()) saved.pop_back();
-  if (saved.empty()) saved.push_back({0, std::vector<std::int64_t>(n_events.size(), 0)});
-  if (m.by_head())
-    shared.events = saved.back().events;
-  else
-    shared.events.front() = std::min(shared.events.front(), n_events.front());
-  shared.tokens = std::min(shared.tokens, s.tokens());
-  auto rewinds = std::move(m.rewinds);
-  auto forgotten = std::move(m.forgotten);
-  const auto pinned = std::move(m.pinned);
-  auto pin_changes = std::move(m.pin_changes);
-  m.clear(n_events);
-  // What was forgotten or pinned since stays so, and steps that were made have been.
-  m.write(m.recalled_events, recalled_events.data(), 1);
-  m.n_steps = n_steps;
-  m.retention = s.retention;
-  m.write_received(s.received);
-  for (std::size_t i = 0; i < n_events.size(); ++i) {
-    const auto scope = static_cast<std::int64_t>(i);
-    m.forget_again(scope, std::move(forgotten[i]), n_events[i]);
-    m.pin_again(scope, pinned[i], n_events[i]);
-    m.write(m.recall_counts + scope * m.max_events, counts[i].data(), n_events[i]);
-  }
-  std::erase_if(pin_changes, [&](const auto& c) {
-    const auto& [scope, event] = c.first;
-    return event >= n_events[static_cast<std::size_t>(scope)];
-  });
-  m.pin_changes = std::move(pin_changes);
-  m.rewinds = std::move(rewinds);
-  m.rewinds.push_back({m.generation, s.tokens()});
-  m.twin = twin;
-  m.shared = shared;
-  m.saved = std::move(saved);
-  m.write(m.windows(), s.windows.data(), m.bytes.window);
-  m.write(m.recent, s.recent.data(), m.recent_capacity);
-  m.write(m.flags, s.flags.data(), m.scopes * m.capacity);
-  std::vector<TimelineState> timelines = s.timelines;
-  for (TimelineState& of_scope : timelines) of_scope.steps = n_steps;
-  m.write(m.state, timelines.data(), m.scopes);
-  if (m.segments_by_keys()) m.write_key_segmenter(s.segmenter);
-  auto lists = s.lists.begin();
-  for (const Layer& layer : m.layers)
-    for (std::int64_t p = 0; p < m.lanes.per_layer; ++p) {
-      HostRecallLists of_lane = *lists++;
-      m.drop_forgotten(m.scope_of(layer, p), of_lane);
-      m.write_lists(layer, p, of_lane);
-      if (layer.place >= 0)
-        m.all_at_home(m.first_lane(layer) + p,
-                      events[static_cast<std::size_t>(m.scope_of(layer, p))]);
-    }
-  m.tokens = s.tokens();
-  m.accept_report(s.timelines);
-  m.steps_since_recall = s.steps_since_recall;
-  m.far_in_last_step = s.far;
 }
 
 /// After `clear`, which has emptied the slots: attention finds every event of a lane where it is at
@@ -441,6 +333,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
     events = std::max(events, from.events(s).size());
   }
   m.make_room_for(tokens, events);
+  m.kept_rows.forget_marks();
   m.clear();
   try {
     m.go_on_from(from, state);
@@ -639,7 +532,7 @@ void DeviceMemory::Impl::write_events(const EpisodicMemory& from, std::int64_t s
 /// then are the very bits that a sequence that was never handed over would have.
 void DeviceMemory::Impl::write_windows(const MemoryState& from) {
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
-  const std::int64_t first = std::max<std::int64_t>(0, from.tokens - capacity);
+  const std::int64_t first = std::max<std::int64_t>(0, from.tokens - window_tokens);
   const std::int64_t row_elements = G * d, half = config.chunk * row_elements * element;
   std::byte* const staged = workspace;
   std::vector<float> wide_rows(static_cast<std::size_t>(config.chunk * row_elements));
@@ -656,8 +549,8 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
       for (std::int64_t side = 0; side < 2; ++side) {
         for (std::int64_t i = 0; i < count; ++i)
           for (std::int64_t g = 0; g < G; ++g)
-            std::copy_n(rings[side]->begin() + g * head_stride + (at + i) % capacity * d, d,
-                        wide_rows.begin() + (i * G + g) * d);
+            std::copy_n(rings[side]->begin() + (g * window_tokens + (at + i) % window_tokens) * d,
+                        d, wide_rows.begin() + (i * G + g) * d);
         device::narrow(wide_rows.data(), count * row_elements, options.dtype, narrow_rows.data());
         write(staged + side * half, narrow_rows.data(), count * row_elements * element);
       }
@@ -674,10 +567,15 @@ void DeviceMemory::Impl::write_windows(const MemoryState& from) {
     };
     put(layers[l].sink_key, layer.sink_keys);
     put(layers[l].sink_value, layer.sink_values);
-    write(layers[l].relevance, layer.relevance.data(), capacity * shape.n_heads);
+    const std::vector<float> relevance =
+        in_ring(layer.relevance, window_tokens, capacity, shape.n_heads, from.tokens);
+    write(layers[l].relevance, relevance.data(), capacity * shape.n_heads);
   }
   for (std::int64_t s = 0; s < scopes; ++s)
-    write(flags + s * capacity, from.scopes[static_cast<std::size_t>(s)].final_flags.data(),
+    write(flags + s * capacity,
+          in_ring(from.scopes[static_cast<std::size_t>(s)].final_flags, window_tokens, capacity, 1,
+                  from.tokens)
+              .data(),
           capacity);
   std::vector<float> ring(static_cast<std::size_t>(recent_capacity));
   const auto known = static_cast<std::int64_t>(from.recent_surprise.size());
@@ -699,7 +597,8 @@ MemoryState DeviceMemory::Impl::read_state(const std::vector<TimelineState>& now
   for (const TimelineState& of_scope : now)
     s.scopes.push_back(
         {of_scope.last_boundary, of_scope.last_in_previous,
-         read(flags + static_cast<std::int64_t>(s.scopes.size()) * capacity, capacity)});
+         in_ring(read(flags + static_cast<std::int64_t>(s.scopes.size()) * capacity, capacity),
+                 capacity, window_tokens, 1, tokens)});
   if (config.segmenter == SegmenterKind::surprise) {
     const std::vector<float> ring = read(recent, recent_capacity);
     for (std::int64_t t = std::max<std::int64_t>(0, tokens - config.effective_tau()); t < tokens;
@@ -715,25 +614,24 @@ MemoryState DeviceMemory::Impl::read_state(const std::vector<TimelineState>& now
     s.retention = to.take();
   }
   const std::int64_t G = shape.n_kv_heads, d = shape.head_dim;
-  /// [blocks, capacity, row] or sinks; rows that no token has reached yet are zero
-  const auto reached = [&](std::vector<float> all, std::int64_t blocks_of, std::int64_t rows_in,
-                           std::int64_t row) {
-    for (std::int64_t b = 0; b < blocks_of && tokens < rows_in; ++b)
-      std::fill_n(all.begin() + (b * rows_in + tokens) * row, (rows_in - tokens) * row, 0.0f);
-    return all;
-  };
   const auto widened = [&](const std::byte* from, std::int64_t rows_in) {
-    return reached(device::widened(read(from, G * rows_in * d * element), options.dtype), G,
-                   rows_in, d);
+    return device::widened(read(from, G * rows_in * d * element), options.dtype);
+  };
+  const auto ring = [&](const std::byte* from) {
+    return in_ring(widened(from, capacity), capacity, window_tokens, d, tokens);
+  };
+  const auto sinks = [&](const std::byte* from) {
+    return in_ring(widened(from, config.n_init), config.n_init, config.n_init, d,
+                   std::min(tokens, config.n_init));
   };
   for (const Layer& layer : layers) {
-    s.layers.push_back(
-        {widened(layer.ring_key, capacity),
-         widened(layer.ring_value, capacity),
-         reached(read(layer.relevance, capacity * shape.n_heads), 1, capacity, shape.n_heads),
-         widened(layer.sink_key, config.n_init),
-         widened(layer.sink_value, config.n_init),
-         {}});
+    s.layers.push_back({ring(layer.ring_key),
+                        ring(layer.ring_value),
+                        in_ring(read(layer.relevance, capacity * shape.n_heads), capacity,
+                                window_tokens, shape.n_heads, tokens),
+                        sinks(layer.sink_key),
+                        sinks(layer.sink_value),
+                        {}});
     for (std::int64_t p = 0; p < lanes.per_layer; ++p) {
       const HostRecallLists lists = read_lists(layer, p);
       s.layers.back().lanes.push_back({host_ids(lists.similarity), host_ids(lists.contiguity)});

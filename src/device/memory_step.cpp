@@ -71,6 +71,8 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   const device::CurrentDevice current(m.device);
   Impl::forget_due(std::array{impl_.get()});
   m.make_room(n);
+  m.kept_rows.before_step(m.tokens, n, m.stream);
+  m.state_now.reset();
   if (m.lower) m.lower->begin_step(m.tokens);
   m.has_angles = false;
   m.n = n;
@@ -135,15 +137,13 @@ std::int64_t DeviceMemory::Impl::saved_bytes() const {
   return all;
 }
 
-/// Between its place and `before_end`, on the stream.
-void DeviceMemory::Impl::copy_end_state(bool back) {
-  std::byte* at = before_end;
+/// Between its place and saved_bytes() at `at`, on the stream.
+void DeviceMemory::Impl::copy_end_state(std::byte* at, bool back, cudaMemcpyKind kind) {
   for (const Saved& s : end_state()) {
     if (s.bytes > 0)
-      device::check(
-          cudaMemcpyAsync(back ? s.of : at, back ? at : s.of, static_cast<std::size_t>(s.bytes),
-                          cudaMemcpyDeviceToDevice, stream),
-          "what a step's end changes");
+      device::check(cudaMemcpyAsync(back ? s.of : at, back ? at : s.of,
+                                    static_cast<std::size_t>(s.bytes), kind, stream),
+                    "what a step's end changes");
     at += saved_room(s.bytes);
   }
 }
@@ -164,7 +164,7 @@ void DeviceMemory::Impl::take_back(std::span<const TimelineState> now) {
     for (std::int64_t p = 0; by_head() && layer.place >= 0 && p < lanes.per_layer; ++p)
       before.push_back(events_before(scope_of(layer, p)));
   lower->truncate(before);
-  copy_end_state(true);
+  copy_end_state(before_end, true, cudaMemcpyDeviceToDevice);
 }
 
 /// Hands the events that this step has closed to the tier below.
@@ -261,7 +261,8 @@ void DeviceMemory::Impl::join_side_streams() {
 ///   in each layer of the next step, which may recall those events: there it waits (await_homes);
 ///   in writing to the rings: a step closes tokens from its first one - n_local - max_block on, and
 ///     what this step and the next append, 2 chunk at most, overwrites only older ones in rings of
-///     n_local + max_block + 2 chunk (ring_capacity). The step behind those might overwrite them;
+///     at least n_local + max_block + 2 chunk (ring_capacity). The step behind those might
+///     overwrite them;
 ///   in writing the lists of closed events, at the next step's end. All layers have waited by then:
 ///     a step of several tokens recalls in each, if an event was closed before it.
 kernels::EventBlockParams DeviceMemory::Impl::block_params(std::int64_t first,
@@ -1006,7 +1007,7 @@ void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
   for (const EndOfStep& s : steps) {
     Impl& m = *s.memory->impl_;
     const bool later = m.keeps_in_files();  // commit_end
-    if (later) m.copy_end_state(false);
+    if (later) m.copy_end_state(m.before_end, false, cudaMemcpyDeviceToDevice);
     if (m.retention && m.far && !later)
       step_masses.push_back(
           {m.layer_masses[m.step_lists()], m.recalling, m.lanes.per_layer, m.room, m.received});

@@ -70,7 +70,10 @@ void Lane::forget_requests() {
 }
 
 void Lane::begin_answer() {
-  if (start_ && at_ > 0 && start_state_) prompt_end_ = {read_, sequence_->snapshot()};
+  if (start_ && at_ > 0 && start_state_) {
+    prompt_end_ = {};  // first, for a device has room for few states at a time
+    prompt_end_ = {read_, sequence_->snapshot()};
+  }
   GenerateOptions options = request_->work().options;
   if (max_tokens_ > 0)
     options.max_new = std::min(options.max_new, max_tokens_ - served_.prompt_tokens);

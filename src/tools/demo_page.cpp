@@ -56,7 +56,7 @@ std::string timeline(const DemoResult& r) {
   const double right = kWidth - 14;
   const auto x_of = [&](double token) { return token / n * right; };
   std::string out = fmt::format("<div class=\"wide\"><svg viewBox=\"0 0 {} {}\" role=\"img\">\n",
-                                kWidth, kArcs + kStrip + 34);
+                                kWidth, kArcs + kStrip + 40);
   for (const EventBlock& b : event_blocks(r.events, r.reading, kStripBlocks)) {
     const double x = x_of(static_cast<double>(b.tokens.start));
     out += fmt::format(

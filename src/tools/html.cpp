@@ -13,9 +13,9 @@ namespace {
 
 constexpr const char* kStyle = R"(
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c1c1e;--soft:#6b6b70;--line:#d8d8dc;--card:#f5f5f7;
---good:#1a7f37;--bad:#c0262d;--mark:#0b62d6}
+--good:#1a7f37;--bad:#c0262d;--mark:#0b62d6;--shade:45%}
 @media (prefers-color-scheme:dark){:root{--bg:#161618;--fg:#e8e8ea;--soft:#9a9aa0;--line:#38383c;
---card:#212124;--good:#4cc16b;--bad:#ff6b6b;--mark:#6cb0ff}}
+--card:#212124;--good:#4cc16b;--bad:#ff6b6b;--mark:#6cb0ff;--shade:34%}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1100px;padding:24px;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,sans-serif}
@@ -23,19 +23,21 @@ h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:18px;margin
 p.soft,.soft{color:var(--soft)}
 table{border-collapse:collapse;width:100%}
 th,td{text-align:left;padding:5px 8px;border-bottom:1px solid var(--line);vertical-align:top}
-th{font-weight:600;color:var(--soft);font-size:13px}
+th{font-weight:600;color:var(--soft);font-size:14px}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
 .good{color:var(--good);font-weight:600}.bad{color:var(--bad)}
 .cards{display:flex;flex-wrap:wrap;gap:10px;margin:14px 0}
 .card{background:var(--card);border-radius:8px;padding:10px 14px;min-width:130px}
 .card b{display:block;font-size:20px;font-variant-numeric:tabular-nums}
-.text{font:13px/1.7 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
+.text{font:14px/1.7 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
 .event{border-left:2px solid var(--mark);padding-left:2px;margin-left:1px}
 .event.gold{outline:2px solid var(--mark);outline-offset:1px}
 .grey{color:var(--soft)}
-i{font-style:normal}
-svg{width:100%;height:auto;display:block}
-svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg text.onblock{fill:#111}
+i{font-style:normal;color:var(--fg)}
+/* A drawing has 1000 units. Narrower windows scroll it, for its letters would be too small. */
+svg{width:100%;min-width:1000px;height:auto;display:block}
+svg text{fill:var(--fg);font:14px system-ui,sans-serif}
+svg text.onblock{fill:#111;stroke:#fff;stroke-width:3px;stroke-linejoin:round;paint-order:stroke}
 .frame{fill:none;stroke:var(--line)}
 .arc{fill:none;stroke:var(--soft);stroke-width:.6;opacity:.25}
 .arc.gold{stroke:var(--good);stroke-width:1.8;opacity:.9}
@@ -44,18 +46,18 @@ g.fact:hover .arc{opacity:1;stroke-width:1.6}
 .markbox{fill:none;stroke:var(--mark);stroke-width:1.6}
 details{border-bottom:1px solid var(--line);padding:6px 0}
 summary{cursor:pointer}
-code{font:13px/1.6 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
+code{font:14px/1.6 ui-monospace,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
 .wide{overflow-x:auto}
 .open{fill:var(--card);stroke:var(--line);stroke-dasharray:3 2;background:var(--card)}
-.gone{fill:var(--line);background:var(--line);color:var(--soft)}
+.gone{fill:var(--line);background:var(--line)}
 .pinned{outline:2px solid var(--mark);outline-offset:-1px}
-/* On a phone what is wide scrolls in its own box: cells that are squeezed make rows of one word a line,
-and a drawing of 1000 units has letters of 4 pixels. */
-@media (max-width:700px){body{padding:14px}th,td{padding:4px 6px;white-space:nowrap}
+/* On a phone what is wide scrolls in its own box: cells that are squeezed make rows of one word a line.
+Fingers need 40 pixels. */
+@media (max-width:700px){body{padding:14px}th,td{padding:4px 6px;white-space:nowrap;vertical-align:baseline}
 table{width:max-content;min-width:100%}
 td.text{white-space:pre-wrap;min-width:60vw;max-width:75vw}
 .cards{gap:8px}.card{flex:1 1 40%;min-width:0;padding:8px 10px}
-.wide svg{width:900px}}
+summary{padding:9px 0}td a{display:inline-block;padding:9px 0}}
 )";
 
 /// Hue from calm blue to hot red, for SVG blocks and token backgrounds alike.
@@ -100,9 +102,9 @@ std::string escape_html(std::string_view text) {
 std::string html_page(std::string_view title, std::string_view body) {
   std::string shades;
   for (int i = 0; i <= kLastShade; ++i)
-    shades +=
-        fmt::format(".b{0}{{fill:{1}}}.s{0}{{background:color-mix(in srgb,{1} 45%,transparent)}}\n",
-                    i, kShades[i]);
+    shades += fmt::format(
+        ".b{0}{{fill:{1}}}.s{0}{{background:color-mix(in srgb,{1} var(--shade),transparent)}}\n", i,
+        kShades[i]);
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"

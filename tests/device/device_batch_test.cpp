@@ -75,7 +75,7 @@ MemoryConfig over_host(const TempDir& dir) {
   MemoryConfig config = small_config();
   DeviceDecoder model = DeviceDecoder::load(dir.path());
   const DeviceMemoryBytes all = model.attach_memory(config, 120).bytes();
-  config.device_bytes = all.total() - all.events / 2;
+  config.device_bytes = all.total() - all.snapshots - all.events / 2;
   REQUIRE(model.attach_memory(config, 120).bytes().host > 0);
   return config;
 }
@@ -579,7 +579,7 @@ MemoryConfig over_files(const TempDir& dir, const TempDir& files, std::int64_t m
   MemoryConfig config = small_config();
   DeviceDecoder model = DeviceDecoder::load(dir.path());
   const DeviceMemoryBytes all = model.attach_memory(config, max_tokens).bytes();
-  config.device_bytes = all.total() - all.events / 4;
+  config.device_bytes = all.total() - all.snapshots - all.events / 4;
   const MemoryShape shape = memory_shape(model.config());
   config.host_bytes =
       least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},

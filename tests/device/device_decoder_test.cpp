@@ -240,7 +240,7 @@ TEST_CASE("a step whose events could not be read leaves a decoder as it was") {
   twin.attach_memory(config, 150);
   const MemoryShape shape = memory_shape(model.config());
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, {DType::float32, 150});
-  config.device_bytes = bytes.total() - bytes.events / 4;
+  config.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 4;
   config.host_bytes =
       least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
                        config.max_block, most_recalled_tokens(config));
@@ -273,7 +273,7 @@ TEST_CASE("a step whose events files cannot keep leaves a decoder as it was") {
     twin.attach_memory(config, 160);
     const DeviceMemoryBytes bytes =
         DeviceMemory::bytes_needed(config, shape, {DType::float32, 160});
-    config.device_bytes = bytes.total() - bytes.events / 4;
+    config.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 4;
     config.host_bytes =
         least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
                          config.max_block, most_recalled_tokens(config));
@@ -330,7 +330,7 @@ TEST_CASE("a kept memory is read on the device, by another process and by the ho
     if (end == 70) {
       const DeviceMemoryBytes bytes =
           DeviceMemory::bytes_needed(config, shape, {DType::float32, 150});
-      budgets.device_bytes = bytes.total() - bytes.events / 4;
+      budgets.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 4;
       budgets.host_bytes =
           least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32},
                            config.max_block, most_recalled_tokens(config));
@@ -556,7 +556,7 @@ TEST_CASE("a decoder's steps launched as graphs are those enqueued kernel by ker
       // Events in page-locked host memory, the device's slots filled within the graphs.
       model.attach_memory(config, kTokens);
       const DeviceMemoryBytes all = model.memory().bytes();
-      config.device_bytes = all.total() - all.events / 2;
+      config.device_bytes = all.total() - all.snapshots - all.events / 2;
       episodic_test::in_every_overlap([&] {
         model.attach_memory(config, kTokens);
         REQUIRE(model.memory().bytes().host > 0);

@@ -196,4 +196,36 @@ TEST_CASE("engines: a step that failed leaves none open, so that edits and state
   }
 }
 
+#if defined(EPISODIC_EMULATED_CUDA)
+
+TEST_CASE("engines: an ask on a device leaves the window where it is") {
+  const TempDir dir;
+  write_model(dir);
+  const auto read = [&](Engine& engine) {
+    engine.attach(
+        parse_memory_config(
+            R"({"n_init": 3, "n_local": 400, "tau": 32, "n_mem": 16, "chunk": 40, "min_block": 4,
+                "max_block": 12, "n_repr": 2})"),
+        800);
+    engine.read(random_ids(560, 3));
+  };
+  const std::unique_ptr<Engine> engine = load(dir, true), other = load(dir, true);
+  read(*engine);
+  read(*other);
+  GenerateOptions options;
+  options.max_new = 8;
+  const Ids question = random_ids(12, 4);
+  const std::int64_t before = emulator::calls().link_bytes;
+  const GenerateResult answer = engine->ask(question, options);
+  REQUIRE(10 * (emulator::calls().link_bytes - before) < engine->usage().window_bytes);
+  REQUIRE(engine->tokens() == 560);
+  REQUIRE(answer.ids == other->generate(question, options).ids);
+  // Asked again, the same, and longer than there is room for behind a snapshot.
+  REQUIRE(engine->ask(question, options).ids == answer.ids);
+  engine->ask(random_ids(150, 5), options);
+  REQUIRE(engine->ask(question, options).ids == answer.ids);
+}
+
+#endif
+
 }  // namespace device_engine_test

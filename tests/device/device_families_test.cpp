@@ -193,6 +193,49 @@ TEST_CASE("families: sliding layers beside a memory on the device go back with t
   rest(20);
 }
 
+TEST_CASE("families: sliding windows come back however far the model went on") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr std::size_t kEnd = 60;
+  for (const std::int64_t chunk : {1, 4, 16}) {
+    DeviceDecoder model = DeviceDecoder::load(family_checkpoint("gemma3")),
+                  straight = model.share_weights();
+    for (DeviceDecoder* of : {&model, &straight}) of->attach_memory(memory_of(8, chunk), kEnd);
+    /// To token `end` in chunks, of a text that `seed` tells.
+    const auto read_to = [&](DeviceDecoder& of, std::size_t end, std::int64_t seed) {
+      while (of.tokens() < static_cast<std::int64_t>(end)) {
+        std::vector<std::int64_t> ids;
+        for (std::int64_t t = of.tokens();
+             t < static_cast<std::int64_t>(end) && t < of.tokens() + chunk; ++t)
+          ids.push_back((t * (7 + seed) + seed) % 50);
+        of.step(ids);
+      }
+      return std::vector<float>(of.logits().begin(), of.logits().end());
+    };
+    read_to(model, 25, 0);
+    const auto early = model.snapshot();
+    read_to(model, 30, 0);
+    const auto late = model.snapshot();
+    for (const std::size_t behind : {1, 5, 30}) {
+      INFO("chunk " << chunk << ", tokens behind " << behind);
+      read_to(model, 30 + behind, 1);
+      model.restore(*late);
+      const auto got = read_to(model, 37, 2);
+      straight.memory().reset();
+      read_to(straight, 25, 0);
+      read_to(straight, 30, 0);
+      REQUIRE(read_to(straight, 37, 2) == got);
+      model.restore(*late);
+    }
+    read_to(model, kEnd, 1);
+    model.restore(*early);
+    const auto got = read_to(model, 47, 3);
+    straight.memory().reset();
+    read_to(straight, 25, 0);
+    REQUIRE(read_to(straight, 47, 3) == got);
+    REQUIRE_THROWS_AS(model.restore(*late), ConfigError);
+  }
+}
+
 TEST_CASE("families: what a decoder on the device cannot attend to is refused by name") {
   EPISODIC_NEEDS_DEVICE();
   const std::vector<std::int64_t> ids{1, 2, 3};

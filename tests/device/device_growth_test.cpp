@@ -461,7 +461,7 @@ TEST_CASE("device_bytes is divided for events of a length that is expected, and 
 MemoryConfig home_config(const MemoryShape& shape, const DeviceMemoryOptions& options) {
   MemoryConfig config = life_config();
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
-  config.device_bytes = bytes.total() - bytes.events / 3;
+  config.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 3;
   return config;
 }
 
@@ -584,6 +584,8 @@ TEST_CASE("docs/kernels.md has what long sequences take as it is computed") {
                    });
   table += row("taken before the first token",
                [&](auto tokens) { return bytes(tokens, DType::float32, 4096, 0).taken; });
+  table += row("of it for snapshots",
+               [&](auto tokens) { return bytes(tokens, DType::float32, 4096, 0).snapshots; });
   INFO("\n" << table);
   std::ifstream in(std::string(EPISODIC_SOURCE_DIR) + "/docs/kernels.md");
   const std::string docs(std::istreambuf_iterator<char>(in), {});

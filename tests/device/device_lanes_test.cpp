@@ -349,7 +349,7 @@ TEST_CASE("lanes that were kept and opened again go on on a device with the same
     { EpisodicMemory first = EpisodicMemory::create(in(at.string() + "b"), config, shape); }
     MemoryConfig slots = config;  // in which it goes on
     const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, {dtype, kTokens});
-    slots.device_bytes = bytes.total() - bytes.events / 3;
+    slots.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 3;
     for (const std::int64_t end : {7, 36, 101, 150, 200}) {
       expected = feed(straight, tokens, end);
       EpisodicMemory kept = EpisodicMemory::open(in(at.string() + "b"), OpenMode::write);
@@ -521,7 +521,7 @@ TEST_CASE("a step of lanes is as many launches as one of whole layers, and alloc
   }
   // Nor are slots a launch more: lanes share a layer's.
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(slots, shape, {DType::bfloat16, 200});
-  slots.device_bytes = bytes.total() - bytes.events / 3;
+  slots.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 3;
   MemoryConfig grouped = slots;
   grouped.recall_groups = 2;
   for (const std::int64_t n : {1, 12}) REQUIRE(launches(grouped, n) == launches(slots, n));

@@ -24,7 +24,7 @@ using namespace device_steps;
   MemoryConfig config = driver::small_config();
   config.n_mem = 40;
   const DeviceMemoryBytes all = DeviceMemory::bytes_needed(config, shape, options);
-  config.device_bytes = all.total() - all.events / 3;
+  config.device_bytes = all.total() - all.snapshots - all.events / 3;
   return config;
 }
 

@@ -373,7 +373,7 @@ TEST_CASE("device memory gives the same bits wherever events lie, within its bou
   DeviceMemory all_there(config, shape, {DType::bfloat16, kTokens}, nullptr);
   REQUIRE(all_there.bytes().host == 0);
   const auto expected = outputs(all_there);
-  const std::int64_t full = all_there.bytes().total();
+  const std::int64_t full = all_there.bytes().total() - all_there.bytes().snapshots;
 
   // From many slots down to one in each layer.
   const std::int64_t events = all_there.bytes().events;
@@ -429,13 +429,13 @@ TEST_CASE("device memory gives the same bits however its copies overlap with its
   // What slots take besides is a larger part of events of 8 bits.
   const std::int64_t third = all.events / (is_code(config.kv_dtype) ? 6 : 3);
   episodic_test::in_every_overlap([&] {
-    config.device_bytes = all.total() - 2 * third;
+    config.device_bytes = all.total() - all.snapshots - 2 * third;
     DeviceMemory narrow(config, shape, options, nullptr);
     REQUIRE(narrow.bytes().host <= all.events);  // but for what is unused behind an array
     REQUIRE(narrow.bytes().host > all.events - 256);
     run(narrow, false);
     REQUIRE((outputs(narrow) == expected));
-    config.device_bytes = all.total() - third;
+    config.device_bytes = all.total() - all.snapshots - third;
     DeviceMemory wide(config, shape, options, nullptr);
     run(wide, false);
     REQUIRE((outputs(wide) == expected));
@@ -469,7 +469,8 @@ TEST_CASE("device memory over a host cache over files gives the same bits, withi
 
   const TempDir dir;
   config.disk_dir = dir.path().string();
-  config.device_bytes = all_there.bytes().total() - all_there.bytes().events / 3;
+  const DeviceMemoryBytes all = all_there.bytes();
+  config.device_bytes = all.total() - all.snapshots - all.events / 3;
   config.host_bytes =
       least_host_bytes({2, 2, 16, config.kv_dtype}, config.max_block,
                        config.n_init + config.chunk + config.n_mem + 2 * config.max_block);
@@ -578,7 +579,7 @@ TEST_CASE("device memory neither allocates nor waits in a step, wherever events 
 
   // One byte less, and events are at home in host memory: beside each step they are written there,
   // layers in parts of 1, 2 and 1, and fetched for 3 layers ahead of their recall.
-  config.device_bytes = memory.bytes().total() - 1;
+  config.device_bytes = memory.bytes().total() - memory.bytes().snapshots - 1;
   DeviceMemory tiered(config, shape_of(4), options, nullptr);
   take(tiered, 5, 12);
   constexpr std::int64_t kFetch = 4;  // launches: what is missing, for what, where, and copies

@@ -87,7 +87,7 @@ inline std::vector<MemoryConfig> tiers(const MemoryConfig& config, const MemoryS
                                        const std::filesystem::path& dir) {
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(config, shape, options);
   std::vector<MemoryConfig> all(3, config);
-  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.events / 3;
+  all[1].device_bytes = all[2].device_bytes = bytes.total() - bytes.snapshots - bytes.events / 3;
   all[2].device_bytes += 1024;  // over files a step's end keeps what was before it
   all[2].disk_dir = dir.string();
   MemoryConfig kept = config;  // as a device keeps events

@@ -56,6 +56,7 @@ void set_unwritten(Unwritten what);
 struct Calls {
   std::int64_t allocations = 0, frees = 0, synchronisations = 0, launches = 0, copies = 0,
                captures = 0, graph_launches = 0, host_functions = 0, blocks = 0;
+  std::int64_t link_bytes = 0;  ///< of copies between host and device memory, either way
 };
 Calls calls();
 /// Launches on each stream since the last reset: the legacy stream, then those that live, in the
@@ -90,6 +91,8 @@ void set_same_addresses(bool value);
 /// So many more kernels can be launched, recorded ones included, then none, as after a fault in
 /// one; -1: no bound.
 void set_launches_left(std::int64_t count);
+/// So many more copies between host and device memory work, then none; -1: no bound.
+void set_link_copies_left(std::int64_t count);
 /// Whether the library holds code for the device: yes by default.
 void set_kernel_image(bool is_there);
 /// From here on every call that waits says `error`, as after a fault in a kernel; cudaSuccess: the

@@ -131,12 +131,24 @@ bool returns_before(const void* to, const void* from, std::size_t size, cudaStre
   return size > 0 && emulator::is_legacy(stream) && emulator::is_device_memory(to) &&
          (emulator::is_pageable(from) || emulator::is_device_memory(from));
 }
+/// Counts a copy that goes over the host's link. What a capture records is none.
+cudaError_t over_link(const void* to, const void* from, std::size_t size, cudaStream_t stream) {
+  if (size == 0 || captures(stream) ||
+      emulator::is_device_memory(to) == emulator::is_device_memory(from))
+    return cudaSuccess;
+  if (device.link_copies_left == 0) return record(cudaErrorIllegalAddress);
+  if (device.link_copies_left > 0) --device.link_copies_left;
+  device.calls.link_bytes += static_cast<std::int64_t>(size);
+  return cudaSuccess;
+}
 }  // namespace
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size, cudaMemcpyKind,
                             cudaStream_t stream) {
   const emulator::OwnWork own;
   if (size > 0 && (!to || !from)) return record(cudaErrorInvalidValue);
+  if (const cudaError_t refused = over_link(to, from, size, stream); refused != cudaSuccess)
+    return refused;
   for (const void* end : {static_cast<const void*>(to), from})
     if (size > 0 && emulator::crosses_registrations(end, size))
       return record(cudaErrorInvalidValue);
@@ -184,6 +196,10 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
     return record(cudaErrorInvalidValue);
   for (std::size_t i = 0; i < count; ++i)
     if (!to[i] || !from[i] || sizes[i] == 0) return record(cudaErrorInvalidValue);
+  for (std::size_t i = 0; i < count; ++i)
+    if (const cudaError_t refused = over_link(to[i], from[i], sizes[i], stream);
+        refused != cudaSuccess)
+      return refused;
   return enqueue(stream, &Calls::copies,
                  [tos = std::vector<void*>(to, to + count),
                   froms = std::vector<const void*>(from, from + count),
@@ -198,6 +214,9 @@ cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
                               cudaMemcpyKind, cudaStream_t stream) {
   const emulator::OwnWork own;
   if (width > to_pitch || width > from_pitch) return record(cudaErrorInvalidValue);
+  if (const cudaError_t refused = over_link(to, from, width * height, stream);
+      refused != cudaSuccess)
+    return refused;
   return enqueue(stream, &Calls::copies, [=] {
     for (std::size_t row = 0; row < height; ++row)
       std::memcpy(static_cast<char*>(to) + row * to_pitch,

@@ -319,6 +319,7 @@ std::int64_t pinned_bytes() {
 }
 void set_same_addresses(bool value) { device.same_addresses = value; }
 void set_launches_left(std::int64_t count) { device.launches_left = count; }
+void set_link_copies_left(std::int64_t count) { device.link_copies_left = count; }
 void set_kernel_image(bool is_there) { device.has_image = is_there; }
 void set_context_lost(cudaError_t error) {
   device.lost = error;
@@ -346,6 +347,7 @@ void restore_defaults() {
   set_pinned_capacity(std::int64_t{1} << 50);
   set_same_addresses(true);
   set_launches_left(-1);
+  set_link_copies_left(-1);
   set_kernel_image(true);
   set_context_lost(cudaSuccess);
   set_driver_version(13000);

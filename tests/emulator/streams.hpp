@@ -94,7 +94,7 @@ struct Device {
   unsigned long long last_physical = 0;
   std::size_t granularity = std::size_t{2} << 20;
   bool reserves = true;
-  std::int64_t creates_left = -1, launches_left = -1;  // -1: no bound
+  std::int64_t creates_left = -1, launches_left = -1, link_copies_left = -1;  // -1: no bound
   // given back while work may still use it: freed once the work is done, or the process
   std::vector<std::unique_ptr<void, FreeMemory>> left_pinned;
   std::map<std::pair<int, const void*>, int> max_shared;  // of a device and kernel

@@ -342,4 +342,39 @@ TEST_CASE("families: weights of another family are refused by the tensor that do
   REQUIRE(mentions(load_as("llama3", "qwen3"), "has shape"));
 }
 
+TEST_CASE("families: hooks are shown queries times the model's scale over 1 / sqrt(d)") {
+  const std::vector<std::int64_t> ids = ExpectedLogits(family_checkpoint("granite")).ids;
+  MemoryConfig config;
+  config.n_init = 2, config.n_local = 6, config.chunk = 4, config.n_mem = 8;
+  config.min_block = 2, config.max_block = 4;
+  config.segmenter = SegmenterKind::fixed;  // the same steps recall, whatever attention says
+  config.refine = Refinement::none;
+  /// Queries of the first layer, whose input does not depend on attention.
+  const auto shown = [&](double scale) {
+    OpenModel model = open_model(family_checkpoint("granite"));
+    REQUIRE(model.config.layers[0].scale == 0.2);
+    for (LayerSpec& layer : model.config.layers) layer.scale = scale;
+    Decoder decoder = Decoder::load(model);
+    const auto memory = patch(decoder, config);
+    std::vector<float> all;
+    memory->set_recall_hook([&](const RecalledEvents& of) {
+      if (of.layer == 0) all.insert(all.end(), of.query.begin(), of.query.end());
+    });
+    for (std::size_t at = 0; at + 4 <= ids.size(); at += 4)
+      decoder.step(std::span(ids).subspan(at, 4));
+    return all;
+  };
+  const double usual = 1 / std::sqrt(6.0);  // of heads of 6 channels
+  const std::vector<float> own = shown(usual), scaled = shown(0.2);
+  REQUIRE(own.size() > 3 * 24);
+  REQUIRE(scaled.size() == own.size());
+  const auto factor = static_cast<float>(0.2 / usual);
+  float largest = 0;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    REQUIRE(std::abs(scaled[i] - factor * own[i]) <= 1e-5f * (1 + std::abs(own[i])));
+    largest = std::max(largest, std::abs(own[i]));
+  }
+  REQUIRE(largest > 0.1f);
+}
+
 }  // namespace families_test

@@ -8,95 +8,15 @@ Drives chromedriver by its HTTP interface. Exit code 77: no Chromium or no chrom
 --pictures writes the page in light, dark and at 400 pixels, for people to look at.
 """
 import argparse
-import base64
 import contextlib
-import json
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-
-
-class Browser:
-    """One session of chromedriver."""
-
-    def __init__(self, driver, chromium, dark=False, width=1200):
-        self.process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                        text=True)
-        try:
-            self.open(chromium, dark, width)
-        except BaseException:
-            self.close()
-            raise
-
-    def open(self, chromium, dark, width):
-        for line in self.process.stdout:
-            port = re.search(r"successfully on port (\d+)", line)
-            if port:
-                break
-        self.base = f"http://127.0.0.1:{port[1]}/session"
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                     f"--window-size={width},900"]
-        if dark:
-            arguments.append("--force-dark-mode")
-        options = {"binary": chromium, "args": arguments}
-        opened = self.ask("POST", "", {"capabilities": {"alwaysMatch": {
-            "browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}})
-        self.base += "/" + opened["sessionId"]
-
-    def ask(self, method, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data, {"Content-Type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as response:
-                return json.load(response)["value"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(f"{method} {path}: {error.read().decode()[:500]}") from error
-
-    def go(self, url):
-        self.ask("POST", "/url", {"url": url})
-
-    def run(self, script):
-        return self.ask("POST", "/execute/sync", {"script": script, "args": []})
-
-    def wait(self, script, what):
-        end = time.time() + 120
-        while time.time() < end:
-            value = self.run("return " + script)
-            if value:
-                return value
-            time.sleep(0.1)
-        raise AssertionError(f"{what} did not come; the page says: {self.run('return document.body.innerText')}")
-
-    def find(self, css):
-        return self.ask("POST", "/element", {"using": "css selector", "value": css})[ELEMENT]
-
-    def click(self, css):
-        self.ask("POST", f"/element/{self.find(css)}/click", {})
-
-    def type(self, css, text):
-        self.ask("POST", f"/element/{self.find(css)}/value", {"text": text})
-
-    def picture(self, path):
-        path.write_bytes(base64.b64decode(self.ask("GET", "/screenshot")))
-
-    def complaints(self):
-        return [entry["message"] for entry in self.ask("POST", "/se/log", {"type": "browser"})
-                if entry["level"] == "SEVERE" and "Failed to load resource" not in entry["message"]]
-
-    def close(self):
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, AssertionError, AttributeError):
-            self.ask("DELETE", "")
-        self.process.terminate()
-        self.process.wait()
-
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from browser import SKIPPED, Browser, programs  # noqa: E402
 
 @contextlib.contextmanager
 def server(program, model, memories):
@@ -143,11 +63,10 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--pictures", type=pathlib.Path)
     options = parser.parse_args()
-    driver = shutil.which("chromedriver")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if not driver or not chromium:
-        print("EPISODIC_SKIP: no chromium or no chromedriver (Debian: chromium, chromium-driver)")
-        return 77
+    found = programs()
+    if not found:
+        return SKIPPED
+    driver, chromium = found
     with tempfile.TemporaryDirectory() as folder:
         text = pathlib.Path(folder, "book.txt")
         text.write_text("".join(f"The old prince number {i} walked along the river and closed door {i * 7 % 31}. "
@@ -166,13 +85,7 @@ def main():
             for name, dark, width in (("dark", True, 1200), ("narrow", False, 400)):
                 browser = Browser(driver, chromium, dark, width)
                 try:
-                    browser.ask("POST", "/window/rect", {"width": width, "height": 900})
-                    if dark:
-                        browser.ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {
-                            "features": [{"name": "prefers-color-scheme", "value": "dark"}]}})
-                    else:
-                        browser.ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": {
-                            "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}})
+                    browser.show_as(width, 800, dark)
                     browser.go(place + "/")
                     browser.wait("document.querySelectorAll('.memory').length > 1", "the memories")
                     browser.run("document.querySelectorAll('.memory')[1].click()")

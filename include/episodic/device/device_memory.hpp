@@ -48,6 +48,9 @@ struct DeviceMemoryOptions {
   /// Whether queries and keys may come after rotary embedding: a step then has room to turn them
   /// back, chunk (H + G) d elements.
   bool turns_back = false;
+  /// Whether device memory has room for snapshots (DeviceMemoryBytes::snapshots), if there is
+  /// enough of it.
+  bool room_for_snapshots = true;
 };
 
 /// Device memory of a DeviceMemory, in bytes: what a sequence of max_tokens takes, its events as
@@ -59,6 +62,9 @@ struct DeviceMemoryBytes {
   std::int64_t events = 0;           ///< keys and values of closed events: all, or slots
   std::int64_t representatives = 0;  ///< with codes, scales of 8-bit events, tables over events
   std::int64_t workspace = 0;        ///< of a step, and what whole pieces of memory take more
+  /// For snapshots: rows for `chunk` more tokens, and two copies of what steps change in place.
+  /// Left out where device_bytes, or the device, has no room for it: they then lie in host memory.
+  std::int64_t snapshots = 0;
   /// Taken now, at most total() with event_tokens = 0; of bytes_needed: taken when it is made.
   std::int64_t taken = 0;
   std::int64_t host = 0;  ///< page-locked host memory: the events, where the device has slots only
@@ -66,7 +72,7 @@ struct DeviceMemoryBytes {
   /// host's addresses, and a little ahead of it.
   std::int64_t host_taken = 0;
   /// Of device memory.
-  std::int64_t total() const { return window + events + representatives + workspace; }
+  std::int64_t total() const { return window + events + representatives + workspace + snapshots; }
 };
 
 /// One sequence's memory on the current device. Drive it step by step, as an EpisodicMemory:
@@ -275,7 +281,9 @@ class DeviceMemory final : public SequenceMemory {
 
   // -- states; these wait for the device too ------------------------------------------------------
 
-  /// A copy in host memory of all but closed events, to come back to.
+  /// To come back to. It copies neither closed events nor windows: the steps behind it do, those
+  /// beyond the first `chunk` tokens, to host memory, and only the rows that they overwrite. What
+  /// steps change in place is copied within the device (DeviceMemoryBytes::snapshots).
   std::shared_ptr<const MemorySnapshot> snapshot() const override;
   /// Back to a snapshot of this memory: later events are forgotten, earlier ones were never copied.
   /// \throws ConfigError for a snapshot of another memory, or one older than a restore to before it

@@ -27,6 +27,8 @@ class AttentionSlot {
   /// packed
   ///        float32 in host memory, unless the slot takes others (EpisodicAttention,
   ///        DeviceAttention)
+  ///        From a Decoder q is the model's own times LayerSpec::scale * sqrt(d), which leaves
+  ///        1 / sqrt(d) to the slot, whatever the model scales its scores by
   /// \param out [n, H, d], written; of q's dtype and memory
   /// \throws DataError naming what it does not take
   virtual void forward(const TensorView& q, const TensorView& k, const TensorView& v,

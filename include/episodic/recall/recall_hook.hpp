@@ -38,7 +38,10 @@ struct RecalledEvents {
   std::int64_t group = 0;           ///< of the layer's key/value heads: the lane in it
   std::span<const EventId> events;  ///< in order of time; not empty
   std::span<const float> scores;    ///< of each: query . representative, as recall ranks them
-  std::span<const float> query;     ///< [H / P * d] mean fixed-position query of the lane's heads
+  /// [H / P * d] mean fixed-position query of the lane's heads, from the queries that attention was
+  /// given. Those of the host's `Decoder` are the model's own times LayerSpec::scale * sqrt(d): it
+  /// is 1 but for models that scale their scores otherwise (Granite, Gemma 27B).
+  std::span<const float> query;
   /// Of each, before the call what `reweight` says (1 without it): the factor of its values after
   /// the softmax (KvSegment's value_weight). What is set here counts in this step alone.
   std::span<float> weights;
