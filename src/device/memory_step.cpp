@@ -1137,6 +1137,7 @@ void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
 
 /// The host's side of a step whose work is enqueued.
 void DeviceMemory::Impl::finish_step() {
+  state_now.reset();  // of a snapshot within the step
   last_first = tokens;
   last_n = n;
   tokens += n;

@@ -224,6 +224,39 @@ TEST_CASE("device snapshots: they wait for what runs beside the stream, however 
   }
 }
 
+TEST_CASE("device snapshots: one within a step is not taken for the one behind it") {
+  EPISODIC_NEEDS_DEVICE();
+  const MemoryShape shape = shape_of(1, 2, 1);
+  const DeviceMemoryOptions options{DType::float32, kTokens};
+  const Texts texts(shape, options.dtype);
+  DeviceMemory memory(walk_config(), shape, options, nullptr),
+      straight(walk_config(), shape, options, nullptr);
+  Path path;
+  while (path.size() < 72) texts.step(memory, path, 0);
+  texts.replay(straight, path);
+  const DeviceArray<unsigned char> rows(std::vector<unsigned char>(12 * 2 * 16 * 4, 1)),
+      out(12 * 2 * 16 * 4);
+  const DeviceArray<float> surprise(std::vector<float>(12, 3.0f));
+  std::shared_ptr<const MemorySnapshot> within, behind;
+  for (DeviceMemory* m : {&memory, &straight}) {
+    m->begin_step(12);
+    m->attend(0, layer_step(*m, rows.data(), rows.data(), rows.data(), out.data()));
+    if (m == &memory) within = m->snapshot();
+    m->end_step(surprise.data());
+    if (m == &memory) behind = m->snapshot();
+  }
+  path.insert(path.end(), 12, 0);
+  const Path here = path;
+  texts.step(memory, path, 1);
+  memory.restore(*behind);
+  path = here;
+  Path other = here;
+  REQUIRE(memory.relevance(0, 60, 24) == straight.relevance(0, 60, 24));
+  for (int i = 0; i < 9; ++i)
+    REQUIRE(texts.step(memory, path, 2) == texts.step(straight, other, 2));
+  REQUIRE(memory.events().all() == straight.events().all());
+}
+
 TEST_CASE(
     "device snapshots: more of them than device memory has room for, and after their memory") {
   EPISODIC_NEEDS_DEVICE();
