@@ -48,19 +48,33 @@ std::string to_json(const MemoryManifest::State& s) {
                      json_string(s.file), s.bytes, hex(s.checksum), s.tokens, s.events);
 }
 
-/// Kind of the file that a memory gives a name to; nullopt for names that it gives to nothing.
+/// Whether a name is the prefix, 16 hexadecimal digits and the suffix.
+bool is_numbered(std::string_view name, std::string_view prefix, std::string_view suffix) {
+  return name.size() == prefix.size() + 16 + suffix.size() && name.starts_with(prefix) &&
+         name.ends_with(suffix) &&
+         name.substr(prefix.size(), 16).find_first_not_of("0123456789abcdef") ==
+             std::string_view::npos;
+}
+
+/// A cache that was being written: the name that it would have had, and a number of its own.
+bool is_unfinished_cache(std::string_view name) {
+  constexpr std::size_t kBehind = 1 + 16 + 4;  // ".<16 hexadecimal digits>.new"
+  return name.size() > kBehind && is_cache_file(name.substr(0, name.size() - kBehind)) &&
+         is_numbered(name.substr(name.size() - kBehind), ".", ".new");
+}
+
+/// Kind of the file that a memory gives a name to; nullopt for names that it gives to nothing, and
+/// for caches.
 std::optional<io::Kind> kind_of(std::string_view name) {
   const auto is = [&](std::string_view prefix, std::string_view suffix) {
-    return name.size() == prefix.size() + 16 + suffix.size() && name.starts_with(prefix) &&
-           name.ends_with(suffix) &&
-           name.substr(prefix.size(), 16).find_first_not_of("0123456789abcdef") ==
-               std::string_view::npos;
+    return is_numbered(name, prefix, suffix);
   };
   if (is("state-", ".bin")) return io::Kind::state;
   if (is("kv-", ".seg")) return io::Kind::segment;
   if (is("vectors-", ".vec")) return io::Kind::vectors;
   if (is("tokens-", ".ids")) return io::Kind::tokens;
   if (name == std::string(kManifest) + ".new") return io::Kind::manifest;
+  if (is_unfinished_cache(name)) return io::Kind::cache;
   return std::nullopt;
 }
 
@@ -76,7 +90,8 @@ std::int64_t count_of(const Json& j) {
 MemoryManifest::FileEntry file_of(const Json& j, const char* key, bool state) {
   const std::string name = j.at(key).get<std::string>();
   const auto kind = kind_of(name);
-  if (!kind || *kind == io::Kind::manifest || (*kind == io::Kind::state) != state)
+  if (!kind || *kind == io::Kind::manifest || *kind == io::Kind::cache ||
+      (*kind == io::Kind::state) != state)
     throw std::invalid_argument(fmt::format("'{}' is no name of a {} file", printable(name),
                                             state ? "state" : "segment, vector or token"));
   return {name, count_of(j.at("bytes"))};
@@ -226,7 +241,7 @@ MemoryManifest read_manifest(const io::Directory& folder, std::uint64_t* text = 
 /// Refuses a folder that is to become a memory, but holds other things.
 void check_ours(const io::Directory& folder) {
   for (const std::string& name : folder.names())
-    if (name != kLock && name != kManifest && !kind_of(name))
+    if (name != kLock && name != kManifest && !kind_of(name) && !is_cache_file(name))
       throw FileError(
           fmt::format("{}: holds '{}', which is no part of a memory; name an empty or a new folder",
                       folder.path().string(), printable(name)));
@@ -250,7 +265,7 @@ void lock_folder(const io::Directory& folder, const std::string& busy) {
 
 /// Shares a file with another folder, or copies it where it cannot be shared.
 void share(const io::Directory& from, const io::Directory& to, const std::string& name) {
-  const io::Kind kind = *kind_of(name);
+  const io::Kind kind = kind_of(name).value_or(io::Kind::cache);
   const io::File source = from.open(kind, name);  // refuses what is no regular file
   const int r = from.calls().link(kind, from.fd(), name.c_str(), to.fd(), name.c_str());
   if (r >= 0) return;
@@ -280,6 +295,8 @@ MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
   return read_manifest(io::Directory(calls, dir));
 }
 
+bool is_cache_file(std::string_view name) { return is_numbered(name, "encoded-", ".win"); }
+
 bool holds_memory(const fs::path& dir) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(dir / kManifest, ignored));
@@ -299,6 +316,23 @@ void check_outside(const fs::path& from, const fs::path& to) {
       throw FileError(fmt::format(
           "{}: lies within the memory that is to be forked, {}; name a folder beside it",
           to.string(), from.string()));
+  }
+}
+
+/// The caches that can be shared; the others are computed anew. \param made gets their names
+void share_caches(const io::Directory& from, const io::Directory& to,
+                  std::vector<std::string>& made) {
+  try {
+    for (const std::string& name : from.names()) {
+      if (!is_cache_file(name)) continue;
+      made.push_back(name);
+      try {
+        share(from, to, name);
+      } catch (const FileError&) {  // removed meanwhile, no regular file, no room for a copy
+        to.remove(io::Kind::cache, name);
+      }
+    }
+  } catch (const FileError&) {  // the folder cannot be listed
   }
 }
 
@@ -327,6 +361,7 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
       share(source, fork, name);
     }
     check_files(fork, m);
+    share_caches(source, fork, made);
     m.parent = m.id;
     m.id = detail::unique_id();
     made.push_back(kManifest);
@@ -334,7 +369,8 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
     io::Directory(calls, parent_of(to)).sync();
   } catch (...) {
     for (auto it = made.rbegin(); it != made.rend(); ++it)
-      fork.remove(kind_of(*it).value_or(io::Kind::manifest), *it);
+      fork.remove(is_cache_file(*it) ? io::Kind::cache : kind_of(*it).value_or(io::Kind::manifest),
+                  *it);
     if (!existed) fs::remove(to, error);  // unless somebody else has put something there
     throw;
   }
@@ -376,6 +412,7 @@ MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls
         fmt::format("{}: holds a memory already; open it to go on with it, or name another folder",
                     dir.string()));
   d.remove_unnamed();
+  d.remove_caches();
   return d;
 }
 
@@ -462,6 +499,17 @@ void MemoryDirectory::remove_unnamed() {
     if (kind_of(name) && !named.count(name)) remove(folder_, name);  // or else later
 }
 
+void MemoryDirectory::remove_caches() {
+  for (const std::string& name : folder_.names()) {
+    if (!is_cache_file(name)) continue;
+    const int r = folder_.remove(io::Kind::cache, name);
+    if (r == 0 || r == -ENOENT) continue;
+    const auto left = folder_.look(name);
+    if (left && left->regular)  // a folder of that name holds no vectors of ours
+      io::fail(-r, dir() / name, "remove it", "remove it by hand");
+  }
+}
+
 io::File MemoryDirectory::create_state(MemoryManifest& next) {
   const std::set<std::string> named = names_in(manifest_);
   // A name of its own for each attempt: after one that failed late, nobody knows which counts. And
@@ -479,11 +527,12 @@ io::File MemoryDirectory::create_state(MemoryManifest& next) {
 }
 
 void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> state,
-                             std::int64_t tokens, std::int64_t events) {
+                             std::int64_t tokens, std::int64_t events, bool without_caches) {
   // What was removed behind our back is noticed now, not when the memory is opened again: files
   // that are open still take what is written.
   check_undisturbed();
   check_files(folder_, next);
+  if (without_caches) remove_caches();  // before: no crash leaves one beside the new manifest
   io::File file = create_state(next);
   next.id = manifest_.id ? manifest_.id : unique_id();
   next.parent = manifest_.parent;
@@ -516,6 +565,12 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
     else
       remove(folder_, next.state.file);
     throw;
+  }
+  if (without_caches) {  // after: a reader that saw the old manifest may have put one there
+    try {
+      remove_caches();
+    } catch (const FileError&) {  // the commit is done
+    }
   }
   std::set<std::string> old = names_in(manifest_);
   const std::set<std::string> now = names_in(next);

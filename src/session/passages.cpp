@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "closed_text.hpp"
 #include "encoder_voice.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/text/sentences.hpp"
@@ -51,11 +52,20 @@ struct PassageFinder::Impl {
   KeyVoice keys;
   WordVoice words;
   std::optional<EncoderVoice> encoder;
+  VectorFolder folder;
+  std::int64_t encoded = 0;  // tokens that the encoder's voice knows
   std::vector<std::int32_t> ids;
   std::vector<TokenRange> events;
 
   explicit Impl(std::shared_ptr<const Model> m) : model(m), keys(std::move(m)) {}
 
+  void clear() {
+    keys.clear();
+    words = {};
+    ids.clear();
+    events.clear();
+    encoded = 0;
+  }
   bool known(std::int64_t token) const {
     return token >= 0 && token < std::ssize(ids) && ids[static_cast<std::size_t>(token)] >= 0;
   }
@@ -77,10 +87,25 @@ PassageFinder::~PassageFinder() = default;
 PassageFinder::PassageFinder(PassageFinder&&) noexcept = default;
 PassageFinder& PassageFinder::operator=(PassageFinder&&) noexcept = default;
 
-void PassageFinder::set_encoder(const SentenceEncoder* encoder) {
+void PassageFinder::set_vectors(std::shared_ptr<WindowVectors> vectors) {
   impl_->encoder.reset();
-  if (encoder) impl_->encoder.emplace(*encoder);
+  impl_->encoded = 0;
+  if (!vectors) return;
+  impl_->encoder.emplace(std::move(vectors));
+  impl_->encoder->keep_in(impl_->folder);
 }
+
+void PassageFinder::set_encoder(const SentenceEncoder* encoder) {
+  if (!encoder) return set_vectors(nullptr);
+  set_vectors(std::make_shared<WindowVectors>(
+      std::shared_ptr<const SentenceEncoder>(std::shared_ptr<void>(), encoder)));
+}
+
+void PassageFinder::keep_vectors(VectorFolder folder) {
+  impl_->folder = std::move(folder);
+  if (impl_->encoder) impl_->encoder->keep_in(impl_->folder);
+}
+
 std::int64_t PassageFinder::events() const { return std::ssize(impl_->events); }
 std::int64_t PassageFinder::bytes() const {
   return impl_->keys.bytes() + impl_->words.bytes() +
@@ -90,41 +115,42 @@ std::int64_t PassageFinder::bytes() const {
 
 void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int64_t> ids,
                          const ProgressCallback& progress) {
-  if (memory.config().scope == EventScope::head)
-    throw ConfigError(
-        "passages: scope = head: each head has events of its own, which have no text in common; "
-        "take scope = sequence");
+  follow(memory, ids);
+  encode(progress);
+}
+
+void PassageFinder::follow(const SequenceMemory& memory, std::span<const std::int64_t> ids) {
+  const std::int64_t end = closed_end(memory);
   const EventTable& table = memory.events();
-  const std::int64_t end = table.size() > 0 ? table.pending_start() : 0;
   if (std::ssize(ids) < end)
     throw DataError(
         fmt::format("passages: {} token ids, but events end at token {}; give all of the sequence",
                     ids.size(), end));
   Impl& m = *impl_;
-  std::vector<std::int32_t> now;
-  for (const std::int64_t id : ids.first(static_cast<std::size_t>(end)))
-    now.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(id, -1)));
-  // what fed the sequence may still know the tokens of what the memory forgot
-  for (const EventId e : memory.forgotten())
-    std::fill(now.begin() + table[e].start, now.begin() + table[e].end, -1);
   const auto same = [&] {
     if (std::ssize(m.ids) > end || std::ssize(m.events) > table.size()) return false;
-    if (!std::equal(m.ids.begin(), m.ids.end(), now.begin())) return false;
     for (std::size_t e = 0; e < m.events.size(); ++e)
       if (table[static_cast<EventId>(e)] != m.events[e]) return false;
-    return true;
+    return are_closed_ids(memory, ids, m.ids);
   };
-  if (!same()) {
-    m.keys.clear();
-    m.words = {};
-    m.ids.clear();
-    m.events.clear();
+  if (!same()) m.clear();
+  try {
+    const std::size_t known = m.ids.size();
+    add_closed_ids(memory, ids, end, m.ids);
+    m.words.add(m.model->tokenizer(), std::span(m.ids).subspan(known));
+    for (EventId e = std::ssize(m.events); e < table.size(); ++e) m.events.push_back(table[e]);
+    m.keys.add(memory);
+    if (!m.encoder) return;
+    m.encoder->follow(m.model->tokenizer(), m.ids, m.encoded);
+    m.encoded = end;
+  } catch (...) {
+    m.clear();  // rather than know some of it
+    throw;
   }
-  m.words.add(m.model->tokenizer(), std::span(now).subspan(m.ids.size()));
-  m.ids = std::move(now);
-  for (EventId e = std::ssize(m.events); e < table.size(); ++e) m.events.push_back(table[e]);
-  m.keys.add(memory);
-  if (m.encoder) m.encoder->update(m.model->tokenizer(), m.ids, progress);
+}
+
+bool PassageFinder::encode(const ProgressCallback& progress) {
+  return !impl_->encoder || impl_->encoder->encode(progress);
 }
 
 std::string PassageFinder::Impl::text_of(const TokenRange& range,

@@ -278,10 +278,22 @@ TEST_CASE("passages: the keys' voice is a sum of cosines after whitening") {
     REQUIRE(scores[e] == Approx(expected[e]).margin(0.02 * most));
 }
 
+/// The text is this now, and encoded as far as `progress` lets it.
+void read(EncoderVoice& voice, const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
+          const ProgressCallback& progress) {
+  voice.follow(tokenizer, ids, 0);
+  voice.encode(progress);
+}
+
 const SentenceEncoder& encoder() {
   static const auto e = SentenceEncoder::open(std::filesystem::path(EPISODIC_SOURCE_DIR) /
                                               "tests/model/sentence_encoder/tiny");
   return e;
+}
+
+std::shared_ptr<WindowVectors> vectors() {
+  return std::make_shared<WindowVectors>(
+      std::shared_ptr<const SentenceEncoder>(std::shared_ptr<void>(), &encoder()));
 }
 
 /// The cosine of the question and the window whose middle is nearest, the earlier of two. Windows
@@ -331,9 +343,9 @@ TEST_CASE("passages: the encoder's voice is the cosine of the window about an ev
     std::vector<TokenRange> events;
     for (std::int64_t t = 0, size = 1; t < std::ssize(ids); t += size, size = 1 + (size * 7) % 11)
       events.push_back({t, std::min(t + size, std::ssize(ids))});
-    EncoderVoice voice(encoder());
+    EncoderVoice voice(vectors());
     std::int64_t asked_for = 0;
-    voice.update(tokenizer, ids, [&](std::int64_t, std::int64_t of) {
+    read(voice, tokenizer, ids, [&](std::int64_t, std::int64_t of) {
       asked_for = of;
       return true;
     });
@@ -344,7 +356,7 @@ TEST_CASE("passages: the encoder's voice is the cosine of the window about an ev
       if (forgotten) {
         std::fill(ids.begin() + 100, ids.begin() + 190, -1);  // two windows have no text left
         std::int64_t again = 0;
-        voice.update(tokenizer, ids, [&](std::int64_t, std::int64_t of) {
+        read(voice, tokenizer, ids, [&](std::int64_t, std::int64_t of) {
           again = of;
           return true;
         });
@@ -355,10 +367,10 @@ TEST_CASE("passages: the encoder's voice is the cosine of the window about an ev
       REQUIRE(got.size() == expected.size());
       for (std::size_t e = 0; e < got.size(); ++e) {
         CAPTURE(e);
-        REQUIRE(got[e] == Approx(expected[e]).margin(1e-5));
+        REQUIRE(got[e] == Approx(expected[e]).margin(3e-4));  // vectors are kept in float16
       }
     }
-    REQUIRE(voice.bytes() >= asked_for / 2 * 4 * encoder().width());
+    REQUIRE(voice.bytes() >= asked_for * 2 * encoder().width());
   }
 }
 
@@ -367,8 +379,8 @@ TEST_CASE("passages: an encoder's windows that wait are encoded later, and those
   const Ids encoded = tokenizer.encode(story(120, kFacts));
   const std::vector<std::int32_t> ids(encoded.begin(), encoded.begin() + 1200);
   const std::vector<TokenRange> events{{0, 9}, {590, 610}, {1180, 1200}};
-  EncoderVoice whole(encoder()), parts(encoder());
-  whole.update(tokenizer, ids, {});
+  EncoderVoice whole(vectors()), parts(vectors());
+  read(whole, tokenizer, ids, {});
   std::int64_t done = 0, total = 0;
   const auto note = [&](bool go_on) {
     return [&, go_on](std::int64_t d, std::int64_t of) {
@@ -377,15 +389,15 @@ TEST_CASE("passages: an encoder's windows that wait are encoded later, and those
       return go_on;
     };
   };
-  parts.update(tokenizer, std::span(ids).first(500), note(false));
+  read(parts, tokenizer, std::span(ids).first(500), note(false));
   REQUIRE(done < total);
   REQUIRE(parts.score("Who?", {{events[1]}})[0] == -1);
   const std::int64_t known = done;
-  parts.update(tokenizer, ids, note(true));
+  read(parts, tokenizer, ids, note(true));
   REQUIRE(done == total);
   REQUIRE(total == EncoderVoice::windows(1200) - known);
   REQUIRE(parts.score("Who left the sea?", events) == whole.score("Who left the sea?", events));
-  parts.update(tokenizer, ids, [](std::int64_t, std::int64_t) -> bool {
+  read(parts, tokenizer, ids, [](std::int64_t, std::int64_t) -> bool {
     throw Error("nothing is left to encode");
   });
 }
