@@ -15,6 +15,7 @@
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/detail/layer_state.hpp"
+#include "memory_files.hpp"
 
 namespace episodic {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* kManifest = "manifest.json";
+constexpr const char* kManifest = detail::kManifestFile;
 constexpr const char* kLock = "lock";
 constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
@@ -48,36 +49,6 @@ std::string to_json(const MemoryManifest::State& s) {
                      json_string(s.file), s.bytes, hex(s.checksum), s.tokens, s.events);
 }
 
-/// Whether a name is the prefix, 16 hexadecimal digits and the suffix.
-bool is_numbered(std::string_view name, std::string_view prefix, std::string_view suffix) {
-  return name.size() == prefix.size() + 16 + suffix.size() && name.starts_with(prefix) &&
-         name.ends_with(suffix) &&
-         name.substr(prefix.size(), 16).find_first_not_of("0123456789abcdef") ==
-             std::string_view::npos;
-}
-
-/// A cache that was being written: the name that it would have had, and a number of its own.
-bool is_unfinished_cache(std::string_view name) {
-  constexpr std::size_t kBehind = 1 + 16 + 4;  // ".<16 hexadecimal digits>.new"
-  return name.size() > kBehind && is_cache_file(name.substr(0, name.size() - kBehind)) &&
-         is_numbered(name.substr(name.size() - kBehind), ".", ".new");
-}
-
-/// Kind of the file that a memory gives a name to; nullopt for names that it gives to nothing, and
-/// for caches.
-std::optional<io::Kind> kind_of(std::string_view name) {
-  const auto is = [&](std::string_view prefix, std::string_view suffix) {
-    return is_numbered(name, prefix, suffix);
-  };
-  if (is("state-", ".bin")) return io::Kind::state;
-  if (is("kv-", ".seg")) return io::Kind::segment;
-  if (is("vectors-", ".vec")) return io::Kind::vectors;
-  if (is("tokens-", ".ids")) return io::Kind::tokens;
-  if (name == std::string(kManifest) + ".new") return io::Kind::manifest;
-  if (is_unfinished_cache(name)) return io::Kind::cache;
-  return std::nullopt;
-}
-
 std::int64_t count_of(const Json& j) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
   if (!j.is_number_unsigned() || j.get<std::uint64_t>() > kMost)
@@ -89,7 +60,7 @@ std::int64_t count_of(const Json& j) {
 /// day.
 MemoryManifest::FileEntry file_of(const Json& j, const char* key, bool state) {
   const std::string name = j.at(key).get<std::string>();
-  const auto kind = kind_of(name);
+  const auto kind = detail::kind_of_file(name);
   if (!kind || *kind == io::Kind::manifest || *kind == io::Kind::cache ||
       (*kind == io::Kind::state) != state)
     throw std::invalid_argument(fmt::format("'{}' is no name of a {} file", printable(name),
@@ -219,7 +190,7 @@ void check_files(const io::Directory& folder, const MemoryManifest& m) {
 }
 
 void remove(const io::Directory& folder, const std::string& name) {
-  if (const auto kind = kind_of(name)) folder.remove(*kind, name);
+  if (const auto kind = detail::kind_of_file(name)) folder.remove(*kind, name);
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -241,7 +212,7 @@ MemoryManifest read_manifest(const io::Directory& folder, std::uint64_t* text = 
 /// Refuses a folder that is to become a memory, but holds other things.
 void check_ours(const io::Directory& folder) {
   for (const std::string& name : folder.names())
-    if (name != kLock && name != kManifest && !kind_of(name) && !is_cache_file(name))
+    if (name != kLock && name != kManifest && !detail::kind_of_file(name) && !is_cache_file(name))
       throw FileError(
           fmt::format("{}: holds '{}', which is no part of a memory; name an empty or a new folder",
                       folder.path().string(), printable(name)));
@@ -263,27 +234,6 @@ void lock_folder(const io::Directory& folder, const std::string& busy) {
   if (r < 0 && !has_no_locks(r)) io::fail(-r, folder.path(), "take the lock of the folder");
 }
 
-/// Shares a file with another folder, or copies it where it cannot be shared.
-void share(const io::Directory& from, const io::Directory& to, const std::string& name) {
-  const io::Kind kind = kind_of(name).value_or(io::Kind::cache);
-  const io::File source = from.open(kind, name);  // refuses what is no regular file
-  const int r = from.calls().link(kind, from.fd(), name.c_str(), to.fd(), name.c_str());
-  if (r >= 0) return;
-  if (r != -EXDEV && r != -EPERM && r != -EMLINK && r != -EOPNOTSUPP)
-    io::fail(-r, source.path(), fmt::format("share it with {}", to.path().string()));
-  io::File copy = to.create(kind, name);
-  std::vector<std::byte> buffer(std::size_t{1} << 20);
-  const std::int64_t size = source.size();
-  for (std::int64_t at = 0; at < size;) {
-    const auto n = std::min<std::int64_t>(size - at, static_cast<std::int64_t>(buffer.size()));
-    const std::span part(buffer.data(), static_cast<std::size_t>(n));
-    source.read(part, at);
-    copy.write(part, at);
-    at += n;
-  }
-  copy.sync();
-}
-
 }  // namespace
 
 MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
@@ -294,8 +244,6 @@ MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
                     dir.string(), kManifest));
   return read_manifest(io::Directory(calls, dir));
 }
-
-bool is_cache_file(std::string_view name) { return is_numbered(name, "encoded-", ".win"); }
 
 bool holds_memory(const fs::path& dir) {
   std::error_code ignored;
@@ -316,23 +264,6 @@ void check_outside(const fs::path& from, const fs::path& to) {
       throw FileError(fmt::format(
           "{}: lies within the memory that is to be forked, {}; name a folder beside it",
           to.string(), from.string()));
-  }
-}
-
-/// The caches that can be shared; the others are computed anew. \param made gets their names
-void share_caches(const io::Directory& from, const io::Directory& to,
-                  std::vector<std::string>& made) {
-  try {
-    for (const std::string& name : from.names()) {
-      if (!is_cache_file(name)) continue;
-      made.push_back(name);
-      try {
-        share(from, to, name);
-      } catch (const FileError&) {  // removed meanwhile, no regular file, no room for a copy
-        to.remove(io::Kind::cache, name);
-      }
-    }
-  } catch (const FileError&) {  // the folder cannot be listed
   }
 }
 
@@ -358,10 +289,10 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
     if (!fork.names().empty()) refuse();
     for (const std::string& name : names_in(m)) {
       made.push_back(name);  // the folder was empty, and is locked: what has the name is from here
-      share(source, fork, name);
+      detail::share_file(source, fork, name);
     }
     check_files(fork, m);
-    share_caches(source, fork, made);
+    detail::share_caches(source, fork, made);
     m.parent = m.id;
     m.id = detail::unique_id();
     made.push_back(kManifest);
@@ -369,7 +300,8 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
     io::Directory(calls, parent_of(to)).sync();
   } catch (...) {
     for (auto it = made.rbegin(); it != made.rend(); ++it)
-      fork.remove(is_cache_file(*it) ? io::Kind::cache : kind_of(*it).value_or(io::Kind::manifest),
+      fork.remove(is_cache_file(*it) ? io::Kind::cache
+                                     : detail::kind_of_file(*it).value_or(io::Kind::manifest),
                   *it);
     if (!existed) fs::remove(to, error);  // unless somebody else has put something there
     throw;
@@ -496,7 +428,7 @@ void MemoryDirectory::check_undisturbed() const {
 void MemoryDirectory::remove_unnamed() {
   const std::set<std::string> named = names_in(manifest_);
   for (const std::string& name : folder_.names())
-    if (kind_of(name) && !named.count(name)) remove(folder_, name);  // or else later
+    if (detail::kind_of_file(name) && !named.count(name)) remove(folder_, name);  // or else later
 }
 
 void MemoryDirectory::remove_caches() {

@@ -52,8 +52,8 @@ bool are_closed_ids(const SequenceMemory& memory, std::span<const std::int64_t> 
                     std::span<const std::int32_t> known) {
   return for_stretches(
       memory, 0, std::ssize(known), [&](std::int64_t from, std::int64_t to, bool forgotten) {
-        const auto some = known.subspan(static_cast<std::size_t>(from),
-                                        static_cast<std::size_t>(to - from));
+        const auto some =
+            known.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(to - from));
         if (forgotten)
           return std::all_of(some.begin(), some.end(), [](std::int32_t id) { return id == -1; });
         return std::equal(some.begin(), some.end(), ids.begin() + from,

@@ -15,8 +15,8 @@
 namespace episodic {
 namespace {
 
-constexpr std::size_t kAtOnce = 16;      // windows, between two calls of the progress
-constexpr std::size_t kUnsaved = 4096;   // windows encoded, till they are left in the folder
+constexpr std::size_t kAtOnce = 16;     // windows, between two calls of the progress
+constexpr std::size_t kUnsaved = 4096;  // windows encoded, till they are left in the folder
 
 std::span<const std::int32_t> tokens_of(std::span<const std::int32_t> ids, std::size_t window) {
   const auto first = std::min(ids.size(), window * static_cast<std::size_t>(EncoderVoice::kStep));
@@ -180,8 +180,7 @@ bool EncoderVoice::encode(const ProgressCallback& progress) {
       saved = done;
       unsaved = false;
     }
-    if (progress &&
-        !progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(all)))
+    if (progress && !progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(all)))
       break;
   }
   leave_out_known();

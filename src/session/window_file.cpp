@@ -93,8 +93,8 @@ std::optional<WindowFile> WindowFile::read(const VectorFolder& folder,
     const io::Directory in(calls_of(folder), folder.dir);
     const std::string file = name(encoder);
     if (!in.look(file)) return std::nullopt;
-    return parsed(in.read(io::Kind::cache, file, kMostWindowBytes),
-                  (folder.dir / file).string(), encoder);
+    return parsed(in.read(io::Kind::cache, file, kMostWindowBytes), (folder.dir / file).string(),
+                  encoder);
   } catch (const FileError&) {  // its content can be computed
     return std::nullopt;
   }

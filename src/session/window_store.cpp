@@ -7,7 +7,8 @@ namespace episodic {
 namespace {
 
 constexpr std::uint64_t kHighSeed = 0x656e636f646564;  // any that is not 0
-constexpr std::int64_t kAround = 160;  // bytes of a vector's place in the table, and of its heap block
+constexpr std::int64_t kAround =
+    160;  // bytes of a vector's place in the table, and of its heap block
 
 }  // namespace
 

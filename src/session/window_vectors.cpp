@@ -22,8 +22,7 @@ VectorFolder VectorFolder::of(const EpisodicMemory& memory) {
 
 WindowVectors::WindowVectors(std::shared_ptr<const SentenceEncoder> encoder, std::int64_t bytes) {
   if (!encoder) throw ConfigError("window vectors: the encoder is null; open one");
-  if (bytes < 0)
-    throw ConfigError(fmt::format("window vectors: bytes = {}, must be >= 0", bytes));
+  if (bytes < 0) throw ConfigError(fmt::format("window vectors: bytes = {}, must be >= 0", bytes));
   const std::int64_t width = encoder->width();
   impl_.reset(new Impl{std::move(encoder), {width, bytes}, {}});
 }

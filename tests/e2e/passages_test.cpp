@@ -397,9 +397,8 @@ TEST_CASE("passages: an encoder's windows that wait are encoded later, and those
   REQUIRE(done == total);
   REQUIRE(total == EncoderVoice::windows(1200) - known);
   REQUIRE(parts.score("Who left the sea?", events) == whole.score("Who left the sea?", events));
-  read(parts, tokenizer, ids, [](std::int64_t, std::int64_t) -> bool {
-    throw Error("nothing is left to encode");
-  });
+  read(parts, tokenizer, ids,
+       [](std::int64_t, std::int64_t) -> bool { throw Error("nothing is left to encode"); });
 }
 
 TEST_CASE("passages: an encoder counts as much as keys and words together") {

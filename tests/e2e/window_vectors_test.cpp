@@ -76,8 +76,8 @@ struct Kept {
   fs::path dir = scratch / "m";
   Kept() {
     Engine engine(model());
-    engine.attach(std::make_shared<EpisodicMemory>(
-        create_memory(*model(), {.dir = dir}, small_memory())));
+    engine.attach(
+        std::make_shared<EpisodicMemory>(create_memory(*model(), {.dir = dir}, small_memory())));
     engine.read(story());
     engine.commit();
     REQUIRE(engine.n_events() > 40);
@@ -193,7 +193,8 @@ TEST_CASE("window vectors: many threads encode one text once, and find the same"
   for (std::int64_t w = 0; w < EncoderVoice::windows(std::ssize(ids)); ++w) {
     const std::int64_t first = w * EncoderVoice::kStep;
     std::vector<std::int64_t> some(
-        ids.begin() + first, ids.begin() + std::min(first + EncoderVoice::kWindow, std::ssize(ids)));
+        ids.begin() + first,
+        ids.begin() + std::min(first + EncoderVoice::kWindow, std::ssize(ids)));
     StreamDecoder decoder(tokenizer);
     std::string text;
     for (const std::int64_t id : some) text += decoder.push(id);
@@ -488,7 +489,8 @@ TEST_CASE("window vectors: where nothing can be written, all goes on") {
     }
   // half of each write, and a folder that has gone
   FaultyCalls calls;
-  calls.play({.site = {io::Kind::cache, Op::write}, .fault = FaultyCalls::Fault::half, .for_ever = true});
+  calls.play(
+      {.site = {io::Kind::cache, Op::write}, .fault = FaultyCalls::Fault::half, .for_ever = true});
   for (const fs::path& cache : Kept::caches(kept.dir)) fs::remove(cache);
   REQUIRE(kept.scores(&c, {}, &calls) == expected);
   REQUIRE(kept.scores(&c) == expected);
@@ -556,8 +558,8 @@ TEST_CASE("window vectors: refused where there is nothing to keep them of") {
   const auto* memory = dynamic_cast<const EpisodicMemory*>(engine.memory());
   REQUIRE(memory);
   REQUIRE(VectorFolder::of(*memory).dir.empty());
-  REQUIRE(mentions(
-      refusal<ConfigError>([&] { vectors()->keep(*memory, model()->tokenizer()); }), "no folder"));
+  REQUIRE(mentions(refusal<ConfigError>([&] { vectors()->keep(*memory, model()->tokenizer()); }),
+                   "no folder"));
 }
 
 }  // namespace window_vectors_test

@@ -28,8 +28,7 @@ MemoryConfig small_memory() {
 /// A server with memories by name over the shipped model.
 struct Server {
   explicit Server(const fs::path& dir, std::size_t parallel = 3, std::int64_t commit_tokens = 65536,
-                  const fs::path& of = shipped(),
-                  std::shared_ptr<WindowVectors> vectors = nullptr)
+                  const fs::path& of = shipped(), std::shared_ptr<WindowVectors> vectors = nullptr)
       : model(load_model(of)), memories(model, dir, small_memory(), 200'000) {
     auto root = std::make_shared<Sequence>(model);
     root->attach(small_memory());
@@ -496,9 +495,8 @@ TEST_CASE("memories: passages are found for a question and read again before it"
 namespace {
 
 std::shared_ptr<WindowVectors> tiny_vectors() {
-  return std::make_shared<WindowVectors>(
-      std::make_shared<const SentenceEncoder>(SentenceEncoder::open(
-          fs::path(EPISODIC_SOURCE_DIR) / "tests/model/sentence_encoder/tiny")));
+  return std::make_shared<WindowVectors>(std::make_shared<const SentenceEncoder>(
+      SentenceEncoder::open(fs::path(EPISODIC_SOURCE_DIR) / "tests/model/sentence_encoder/tiny")));
 }
 
 /// Passages of a kept memory that a finder of its own finds.

@@ -194,9 +194,9 @@ TEST_CASE("ask --reread finds passages by an encoder too, and recalls events by 
   CHECK(again["ids"] == with["ids"]);
   CHECK(json_of("verify " + s.dir)["unnamed"].empty());
   REQUIRE(run_episodic("fork " + s.dir + " " + quoted((s.scratch / "f").string())).status == 0);
-  const Json forked = json_of("ask --model " + s.model + " --memory-dir " +
-                              quoted((s.scratch / "f").string()) + " --prompt who --reread 1" +
-                              encoder);
+  const Json forked =
+      json_of("ask --model " + s.model + " --memory-dir " + quoted((s.scratch / "f").string()) +
+              " --prompt who --reread 1" + encoder);
   CHECK(forked["encoder"]["encoded"] == 0);
   // without passages it ranks the events that are recalled
   CHECK(json_of(s.ask("--reread 0 --recall"))["recalled"] !=

@@ -88,9 +88,10 @@ struct MemoryManifest {
 /// True if the folder holds a kept memory (which may be damaged).
 bool holds_memory(const std::filesystem::path& dir);
 
-/// Whether a name in a memory's folder is that of a cache, "encoded-<16 hexadecimal digits>.win": of
-/// what can be computed again from the memory (session/window_vectors.hpp). No manifest names one.
-/// Forks share caches; the commit after something was forgotten or gone back behind removes them.
+/// Whether a name in a memory's folder is that of a cache, "encoded-<16 hexadecimal digits>.win":
+/// of what can be computed again from the memory (session/window_vectors.hpp). No manifest names
+/// one. Forks share caches; the commit after something was forgotten or gone back behind removes
+/// them.
 bool is_cache_file(std::string_view name);
 
 /// What verify_memory found.

@@ -51,7 +51,8 @@ class StartingPoint {
   /// Passages of what was read before it; none with full attention. The first call takes as long as
   /// an encoder needs for the text, in which sequences begin here as at any time.
   /// \param vectors of an encoder that finds them too; null: there is none
-  /// \param wanted asked several times a second meanwhile; may be empty. Where it says false nothing
+  /// \param wanted asked several times a second meanwhile; may be empty. Where it says false
+  /// nothing
   ///        is found, and what was encoded is not lost
   /// \throws ConfigError where `single`, and for a memory whose heads have events of their own
   std::vector<Passage> passages(std::string_view question, const PassageOptions& options,

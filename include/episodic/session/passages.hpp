@@ -21,7 +21,8 @@
 ///   the events' keys). Both sides are centred: events by their mean, questions by the mean of a
 ///   few questions about nothing. This voice finds other words than the text's.
 /// - *words*: BM25 over the words around each event, near ones counting more, rare ones more still.
-/// - *encoder*, where there is one: the cosine of its vectors of the question and of 48 tokens about
+/// - *encoder*, where there is one: the cosine of its vectors of the question and of 48 tokens
+/// about
 ///   each event.
 ///
 /// Their ranks are fused: weights times 1 / (5 + rank), summed. Words weigh as much as the best
