@@ -17,7 +17,10 @@ std::int32_t known_id(std::int64_t id) {
 template <class F>
 bool for_stretches(const SequenceMemory& memory, std::int64_t first, std::int64_t end, F&& f) {
   const EventTable& table = memory.events();
-  for (const EventId e : memory.forgotten()) {
+  const std::vector<EventId>& forgotten = memory.forgotten();
+  for (auto e_at = std::lower_bound(forgotten.begin(), forgotten.end(), table.first_behind(first));
+       e_at != forgotten.end(); ++e_at) {
+    const EventId e = *e_at;
     const TokenRange gone{std::max(table[e].start, first), std::min(table[e].end, end)};
     if (gone.start >= gone.end) continue;
     if (!f(first, gone.start, false) || !f(gone.start, gone.end, true)) return false;
@@ -38,12 +41,13 @@ std::int64_t closed_end(const SequenceMemory& memory) {
 }
 
 void add_closed_ids(const SequenceMemory& memory, std::span<const std::int64_t> ids,
-                    std::int64_t end, std::vector<std::int32_t>& known) {
-  const std::int64_t first = std::ssize(known);
+                    std::vector<std::int32_t>& known) {
+  const std::int64_t first = std::ssize(known), end = first + std::ssize(ids);
   known.resize(static_cast<std::size_t>(end), -1);
   for_stretches(memory, first, end, [&](std::int64_t from, std::int64_t to, bool forgotten) {
     if (!forgotten)
-      std::transform(ids.begin() + from, ids.begin() + to, known.begin() + from, known_id);
+      std::transform(ids.begin() + (from - first), ids.begin() + (to - first), known.begin() + from,
+                     known_id);
     return true;
   });
 }

@@ -15,14 +15,14 @@ namespace episodic {
 /// \throws ConfigError for scope `head`: its events have no text in common
 std::int64_t closed_end(const SequenceMemory& memory);
 
-/// Appends ids of tokens [known.size(), end) to `known`, -1 for what is unknown or forgotten: who
-/// fed the sequence may still know the tokens of what the memory forgot.
-/// \param ids of the sequence's tokens from its first on, at least to `end`
+/// Appends ids of further tokens to `known`, -1 for what is unknown or forgotten: who fed the
+/// sequence may still know the tokens of what the memory forgot.
+/// \param ids of tokens from known.size() on
 void add_closed_ids(const SequenceMemory& memory, std::span<const std::int64_t> ids,
-                    std::int64_t end, std::vector<std::int32_t>& known);
+                    std::vector<std::int32_t>& known);
 
 /// Whether `known` is what `add_closed_ids` would make of the same number of tokens.
-/// \pre known.size() <= ids.size()
+/// \param ids of the sequence's tokens from its first on \pre known.size() <= ids.size()
 bool are_closed_ids(const SequenceMemory& memory, std::span<const std::int64_t> ids,
                     std::span<const std::int32_t> known);
 

@@ -53,7 +53,9 @@ struct PassageFinder::Impl {
   WordVoice words;
   std::optional<EncoderVoice> encoder;
   VectorFolder folder;
-  std::int64_t encoded = 0;  // tokens that the encoder's voice knows
+  std::int64_t encoded = 0;   // tokens that the encoder's voice knows
+  std::uint64_t line = 0;     // of the memory's events that were taken in
+  std::vector<EventId> gone;  // those of them that were forgotten then
   std::vector<std::int32_t> ids;
   std::vector<TokenRange> events;
 
@@ -64,8 +66,12 @@ struct PassageFinder::Impl {
     words = {};
     ids.clear();
     events.clear();
+    gone.clear();
     encoded = 0;
+    line = 0;
   }
+  template <class IdsOf>
+  void follow(const SequenceMemory& memory, const IdsOf& ids_of);
   bool known(std::int64_t token) const {
     return token >= 0 && token < std::ssize(ids) && ids[static_cast<std::size_t>(token)] >= 0;
   }
@@ -121,32 +127,60 @@ void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int6
 
 void PassageFinder::follow(const SequenceMemory& memory, std::span<const std::int64_t> ids) {
   const std::int64_t end = closed_end(memory);
-  const EventTable& table = memory.events();
   if (std::ssize(ids) < end)
     throw DataError(
         fmt::format("passages: {} token ids, but events end at token {}; give all of the sequence",
                     ids.size(), end));
-  Impl& m = *impl_;
-  const auto same = [&] {
-    if (std::ssize(m.ids) > end || std::ssize(m.events) > table.size()) return false;
-    for (std::size_t e = 0; e < m.events.size(); ++e)
-      if (table[static_cast<EventId>(e)] != m.events[e]) return false;
-    return are_closed_ids(memory, ids, m.ids);
+  impl_->follow(memory, [&](TokenRange r) {
+    return ids.subspan(static_cast<std::size_t>(r.start), static_cast<std::size_t>(r.size()));
+  });
+}
+
+void PassageFinder::follow(const SequenceMemory& memory,
+                           const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of) {
+  impl_->follow(memory, [&](TokenRange r) {
+    std::vector<std::int64_t> ids = ids_of(r);
+    if (std::ssize(ids) != r.size())
+      throw DataError(fmt::format("passages: {} ids of tokens {} to {}; give one for each",
+                                  ids.size(), r.start, r.end));
+    return ids;
+  });
+}
+
+/// \param ids_of something that has the ids of a range of tokens
+template <class IdsOf>
+void PassageFinder::Impl::follow(const SequenceMemory& memory, const IdsOf& ids_of) {
+  const std::int64_t end = closed_end(memory);
+  const EventTable& table = memory.events();
+  const auto went_on = [&] {
+    const std::vector<EventId>& all = memory.forgotten();
+    const auto behind = std::lower_bound(all.begin(), all.end(), std::ssize(events));
+    return line == table.line() && std::equal(all.begin(), behind, gone.begin(), gone.end());
   };
-  if (!same()) m.clear();
+  const auto is_the_same = [&] {
+    if (std::ssize(ids) > end || std::ssize(events) > table.size()) return false;
+    for (std::size_t e = 0; e < events.size(); ++e)
+      if (table[static_cast<EventId>(e)] != events[e]) return false;
+    return ids.empty() || are_closed_ids(memory, ids_of(TokenRange{0, std::ssize(ids)}), ids);
+  };
+  if (!went_on() && !is_the_same()) clear();
+  line = 0;  // of what is whole
   try {
-    const std::size_t known = m.ids.size();
-    add_closed_ids(memory, ids, end, m.ids);
-    m.words.add(m.model->tokenizer(), std::span(m.ids).subspan(known));
-    for (EventId e = std::ssize(m.events); e < table.size(); ++e) m.events.push_back(table[e]);
-    m.keys.add(memory);
-    if (!m.encoder) return;
-    m.encoder->follow(m.model->tokenizer(), m.ids, m.encoded);
-    m.encoded = end;
+    const std::int64_t known = std::ssize(ids);
+    add_closed_ids(memory, ids_of(TokenRange{known, end}), ids);
+    words.add(model->tokenizer(), std::span(ids).subspan(static_cast<std::size_t>(known)));
+    for (EventId e = std::ssize(events); e < table.size(); ++e) events.push_back(table[e]);
+    keys.add(memory);
+    gone = memory.forgotten();
+    if (encoder) {
+      encoder->follow(model->tokenizer(), ids, encoded);
+      encoded = end;
+    }
   } catch (...) {
-    m.clear();  // rather than know some of it
+    clear();  // rather than know some of it
     throw;
   }
+  line = table.line();
 }
 
 bool PassageFinder::encode(const ProgressCallback& progress) {

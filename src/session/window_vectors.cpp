@@ -37,7 +37,7 @@ bool WindowVectors::keep(const EpisodicMemory& memory, const Tokenizer& tokenize
     throw ConfigError("window vectors: the memory is kept in no folder, so they cannot be either");
   const std::int64_t end = closed_end(memory);
   std::vector<std::int32_t> ids;
-  add_closed_ids(memory, memory.token_ids(0, end), end, ids);
+  add_closed_ids(memory, memory.token_ids(0, end), ids);
   // a holder that nobody else has: what it held stays in the store while there is room
   EncoderVoice voice(std::shared_ptr<WindowVectors>(std::shared_ptr<void>(), this));
   voice.keep_in(VectorFolder::of(memory));

@@ -493,6 +493,87 @@ TEST_CASE("passages: a finder follows its sequence, forward, back and to another
   REQUIRE(mentions(finder.find("What is the number of lamps?").at(0).text, "777"));
 }
 
+TEST_CASE("passages: a sequence that only goes on is asked for what it added") {
+  if (no_model()) return;
+  Engine engine(model());
+  engine.attach(small_memory());
+  const std::string text = story(120, kFacts);
+  engine.read(text.substr(0, text.size() / 2));
+  const auto half = engine.snapshot();
+  std::vector<TokenRange> asked;
+  const auto ids_of = [&](TokenRange r) {
+    asked.push_back(r);
+    const Ids all = engine.known_ids();
+    return Ids(all.begin() + r.start, all.begin() + r.end);
+  };
+  const auto end = [&] { return engine.memory()->events().pending_start(); };
+  const auto as_anew = [&](PassageFinder& finder) {
+    PassageFinder fresh(model());
+    fresh.read(*engine.memory(), engine.known_ids());
+    // the words' voice and the events alone: the keys' covariance is of what was read first
+    REQUIRE(finder.events() == fresh.events());
+    const std::string question = "What is the door code of Rosalind?";
+    REQUIRE(finder.find(question, {1, 16}).at(0).tokens == fresh.find(question, {1, 16})[0].tokens);
+  };
+  PassageFinder finder(model());
+  finder.follow(*engine.memory(), ids_of);
+  const std::int64_t first = end();
+  REQUIRE(asked == std::vector<TokenRange>{{0, first}});
+  asked.clear();
+  engine.read(text.substr(text.size() / 2));
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{first, end()}});
+  as_anew(finder);
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{end(), end()}});
+
+  // back, and forward to other words in events that begin alike
+  const std::int64_t before = end();
+  engine.restore(*half);
+  std::string other = text.substr(text.size() / 2);
+  for (std::size_t at; (at = other.find("48151")) != std::string::npos;)
+    other.replace(at, 5, "96262");
+  engine.read(other + " And so on, and on, and on for a while, till the day ends.");
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked.back().start == 0);  // all anew
+  REQUIRE(end() > before - 64);
+  as_anew(finder);
+  REQUIRE(mentions(finder.find("What is the door code of Rosalind?").at(0).text, "96262"));
+
+  // back to where all that it knew still stands: looked at, and not taken in again
+  const auto here = engine.snapshot();
+  const std::int64_t known = end();
+  engine.read(story(20, {}));
+  engine.restore(*here);
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{0, known}, {known, known}});
+  as_anew(finder);
+
+  // forgotten since: anew, and in no passage
+  const TokenRange place =
+      finder.find("What is the donkey of Agatha called?", {1, 16}).at(0).tokens;
+  engine.forget(place);
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked.back() == TokenRange{0, end()});
+  for (const Passage& p : finder.find("What is the donkey of Agatha called?", {8, 64}))
+    REQUIRE(!mentions(p.text, "Biscuit"));
+  asked.clear();
+  engine.read(story(20, {}));
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{known, end()}});  // what is gone stays so
+  REQUIRE(mentions(refusal<DataError>([&] {
+                     engine.read(story(20, {}));
+                     finder.follow(*engine.memory(), [](TokenRange) { return Ids{}; });
+                   }),
+                   "give one for each"));
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked.back().start == 0);  // after a failure all of it
+}
+
 TEST_CASE("passages: nothing forgotten or unknown is in one") {
   if (no_model()) return;
   Reader reader;

@@ -92,7 +92,7 @@ struct Kept {
     voice.keep_in(folder);
     std::vector<std::int32_t> ids;
     const std::int64_t end = closed_end(memory);
-    add_closed_ids(memory, memory.token_ids(0, end), end, ids);
+    add_closed_ids(memory, memory.token_ids(0, end), ids);
     voice.follow(model()->tokenizer(), ids, 0);
     REQUIRE(voice.encode({}));
     if (counters) *counters = store->counters();

@@ -29,6 +29,7 @@
 /// place has of the question's words, keys the rest, an encoder as much as both.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -89,8 +90,13 @@ class PassageFinder {
   void read(const SequenceMemory& memory, std::span<const std::int64_t> ids,
             const ProgressCallback& progress = {});
   /// The two halves of `read`, for whoever may not keep the memory from others as long as the
-  /// encoder takes: `encode` needs it no more. \return whether all of the text has its vectors
+  /// encoder takes: `encode` needs it no more. Where the sequence only went on since the last call,
+  /// `follow` costs what was added: what is known already is not looked at.
+  /// \param ids_of ids of a range of tokens, asked for those that are needed
+  void follow(const SequenceMemory& memory,
+              const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of);
   void follow(const SequenceMemory& memory, std::span<const std::int64_t> ids);
+  /// \return whether all of the text has its vectors
   bool encode(const ProgressCallback& progress = {});
 
   /// The passages that have most to do with the question, best first; fewer where there are fewer.
