@@ -54,6 +54,8 @@ const char* name_of(Kind kind) {
       return "lock";
     case Kind::directory:
       return "directory";
+    case Kind::cache:
+      return "cache";
   }
   return "?";
 }

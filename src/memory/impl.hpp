@@ -65,6 +65,7 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   OpenMode mode = OpenMode::write;
   detail::TokenLog ids;           // only of a kept memory
   bool drop_checkpoints = false;  // they would bring back what was forgotten
+  bool drop_caches = false;       // they hold something of what was forgotten
   // Least token count since the last commit: states kept before, but past it, tell of a sequence
   // that was given up.
   std::int64_t gone_back_to = kNever;
@@ -89,7 +90,7 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   void reserve_ids(std::int64_t n_tokens) override;
   void push_ids(const std::int64_t* step_ids, std::int64_t n_tokens) noexcept override;
   void went_back(std::int64_t tokens) noexcept override;
-  void event_forgotten() noexcept override { drop_checkpoints = true; }
+  void event_forgotten() noexcept override { drop_checkpoints = drop_caches = true; }
 
   /// Room of its own for what a memory over a base adds.
   struct Tail {

@@ -454,8 +454,10 @@ void EpisodicMemory::Impl::commit() {
     next.files.push_back({vector_file_name(f.id), f.bytes});
   for (const TokenLog::Part& p : ids.parts())
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
-  directory->commit(std::move(next), state.bytes(), time.tokens(), counted_events());
-  drop_checkpoints = false;
+  const bool shorter = gone_back_to < last.state.tokens;
+  directory->commit(std::move(next), state.bytes(), time.tokens(), counted_events(),
+                    drop_caches || shorter);
+  drop_checkpoints = drop_caches = false;
   gone_back_to = kNever;
   if (tiers.disk) tiers.disk->committed(images.store);
   if (tiers.vectors) tiers.vectors->committed(images.vectors);
@@ -491,8 +493,8 @@ void EpisodicMemory::compact() {
   require(Capability::commit);
   m.directory->check_undisturbed();
   m.forget_due();
-  // Earlier states name bytes that are about to go.
-  m.drop_checkpoints = true;
+  // Earlier states name bytes that are about to go, and caches may hold something of them.
+  m.drop_checkpoints = m.drop_caches = true;
   // every file that holds anything forgotten, however little
   constexpr double kAnything = std::numeric_limits<double>::min();
   if (m.bank.tiers.disk) m.bank.tiers.disk->compact(kAnything);

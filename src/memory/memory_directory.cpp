@@ -15,6 +15,7 @@
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/memory/detail/layer_state.hpp"
+#include "memory_files.hpp"
 
 namespace episodic {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* kManifest = "manifest.json";
+constexpr const char* kManifest = detail::kManifestFile;
 constexpr const char* kLock = "lock";
 constexpr const char* kFormat = "episodic memory";
 constexpr std::string_view kChecksumLine = "checksum: ";
@@ -48,22 +49,6 @@ std::string to_json(const MemoryManifest::State& s) {
                      json_string(s.file), s.bytes, hex(s.checksum), s.tokens, s.events);
 }
 
-/// Kind of the file that a memory gives a name to; nullopt for names that it gives to nothing.
-std::optional<io::Kind> kind_of(std::string_view name) {
-  const auto is = [&](std::string_view prefix, std::string_view suffix) {
-    return name.size() == prefix.size() + 16 + suffix.size() && name.starts_with(prefix) &&
-           name.ends_with(suffix) &&
-           name.substr(prefix.size(), 16).find_first_not_of("0123456789abcdef") ==
-               std::string_view::npos;
-  };
-  if (is("state-", ".bin")) return io::Kind::state;
-  if (is("kv-", ".seg")) return io::Kind::segment;
-  if (is("vectors-", ".vec")) return io::Kind::vectors;
-  if (is("tokens-", ".ids")) return io::Kind::tokens;
-  if (name == std::string(kManifest) + ".new") return io::Kind::manifest;
-  return std::nullopt;
-}
-
 std::int64_t count_of(const Json& j) {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
   if (!j.is_number_unsigned() || j.get<std::uint64_t>() > kMost)
@@ -75,8 +60,9 @@ std::int64_t count_of(const Json& j) {
 /// day.
 MemoryManifest::FileEntry file_of(const Json& j, const char* key, bool state) {
   const std::string name = j.at(key).get<std::string>();
-  const auto kind = kind_of(name);
-  if (!kind || *kind == io::Kind::manifest || (*kind == io::Kind::state) != state)
+  const auto kind = detail::kind_of_file(name);
+  if (!kind || *kind == io::Kind::manifest || *kind == io::Kind::cache ||
+      (*kind == io::Kind::state) != state)
     throw std::invalid_argument(fmt::format("'{}' is no name of a {} file", printable(name),
                                             state ? "state" : "segment, vector or token"));
   return {name, count_of(j.at("bytes"))};
@@ -204,7 +190,7 @@ void check_files(const io::Directory& folder, const MemoryManifest& m) {
 }
 
 void remove(const io::Directory& folder, const std::string& name) {
-  if (const auto kind = kind_of(name)) folder.remove(*kind, name);
+  if (const auto kind = detail::kind_of_file(name)) folder.remove(*kind, name);
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -226,7 +212,7 @@ MemoryManifest read_manifest(const io::Directory& folder, std::uint64_t* text = 
 /// Refuses a folder that is to become a memory, but holds other things.
 void check_ours(const io::Directory& folder) {
   for (const std::string& name : folder.names())
-    if (name != kLock && name != kManifest && !kind_of(name))
+    if (name != kLock && name != kManifest && !detail::kind_of_file(name) && !is_cache_file(name))
       throw FileError(
           fmt::format("{}: holds '{}', which is no part of a memory; name an empty or a new folder",
                       folder.path().string(), printable(name)));
@@ -246,27 +232,6 @@ void lock_folder(const io::Directory& folder, const std::string& busy) {
   const int r = folder.calls().lock(io::Kind::directory, folder.fd(), true);
   if (r == -EWOULDBLOCK) throw FileError(busy);
   if (r < 0 && !has_no_locks(r)) io::fail(-r, folder.path(), "take the lock of the folder");
-}
-
-/// Shares a file with another folder, or copies it where it cannot be shared.
-void share(const io::Directory& from, const io::Directory& to, const std::string& name) {
-  const io::Kind kind = *kind_of(name);
-  const io::File source = from.open(kind, name);  // refuses what is no regular file
-  const int r = from.calls().link(kind, from.fd(), name.c_str(), to.fd(), name.c_str());
-  if (r >= 0) return;
-  if (r != -EXDEV && r != -EPERM && r != -EMLINK && r != -EOPNOTSUPP)
-    io::fail(-r, source.path(), fmt::format("share it with {}", to.path().string()));
-  io::File copy = to.create(kind, name);
-  std::vector<std::byte> buffer(std::size_t{1} << 20);
-  const std::int64_t size = source.size();
-  for (std::int64_t at = 0; at < size;) {
-    const auto n = std::min<std::int64_t>(size - at, static_cast<std::int64_t>(buffer.size()));
-    const std::span part(buffer.data(), static_cast<std::size_t>(n));
-    source.read(part, at);
-    copy.write(part, at);
-    at += n;
-  }
-  copy.sync();
 }
 
 }  // namespace
@@ -324,9 +289,10 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
     if (!fork.names().empty()) refuse();
     for (const std::string& name : names_in(m)) {
       made.push_back(name);  // the folder was empty, and is locked: what has the name is from here
-      share(source, fork, name);
+      detail::share_file(source, fork, name);
     }
     check_files(fork, m);
+    detail::share_caches(source, fork, made);
     m.parent = m.id;
     m.id = detail::unique_id();
     made.push_back(kManifest);
@@ -334,7 +300,9 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
     io::Directory(calls, parent_of(to)).sync();
   } catch (...) {
     for (auto it = made.rbegin(); it != made.rend(); ++it)
-      fork.remove(kind_of(*it).value_or(io::Kind::manifest), *it);
+      fork.remove(is_cache_file(*it) ? io::Kind::cache
+                                     : detail::kind_of_file(*it).value_or(io::Kind::manifest),
+                  *it);
     if (!existed) fs::remove(to, error);  // unless somebody else has put something there
     throw;
   }
@@ -376,6 +344,7 @@ MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls
         fmt::format("{}: holds a memory already; open it to go on with it, or name another folder",
                     dir.string()));
   d.remove_unnamed();
+  d.remove_caches();
   return d;
 }
 
@@ -459,7 +428,18 @@ void MemoryDirectory::check_undisturbed() const {
 void MemoryDirectory::remove_unnamed() {
   const std::set<std::string> named = names_in(manifest_);
   for (const std::string& name : folder_.names())
-    if (kind_of(name) && !named.count(name)) remove(folder_, name);  // or else later
+    if (detail::kind_of_file(name) && !named.count(name)) remove(folder_, name);  // or else later
+}
+
+void MemoryDirectory::remove_caches() {
+  for (const std::string& name : folder_.names()) {
+    if (!is_cache_file(name)) continue;
+    const int r = folder_.remove(io::Kind::cache, name);
+    if (r == 0 || r == -ENOENT) continue;
+    const auto left = folder_.look(name);
+    if (left && left->regular)  // a folder of that name holds no vectors of ours
+      io::fail(-r, dir() / name, "remove it", "remove it by hand");
+  }
 }
 
 io::File MemoryDirectory::create_state(MemoryManifest& next) {
@@ -479,11 +459,12 @@ io::File MemoryDirectory::create_state(MemoryManifest& next) {
 }
 
 void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> state,
-                             std::int64_t tokens, std::int64_t events) {
+                             std::int64_t tokens, std::int64_t events, bool without_caches) {
   // What was removed behind our back is noticed now, not when the memory is opened again: files
   // that are open still take what is written.
   check_undisturbed();
   check_files(folder_, next);
+  if (without_caches) remove_caches();  // before: no crash leaves one beside the new manifest
   io::File file = create_state(next);
   next.id = manifest_.id ? manifest_.id : unique_id();
   next.parent = manifest_.parent;
@@ -516,6 +497,12 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
     else
       remove(folder_, next.state.file);
     throw;
+  }
+  if (without_caches) {  // after: a reader that saw the old manifest may have put one there
+    try {
+      remove_caches();
+    } catch (const FileError&) {  // the commit is done
+    }
   }
   std::set<std::string> old = names_in(manifest_);
   const std::set<std::string> now = names_in(next);

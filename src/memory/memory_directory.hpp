@@ -34,15 +34,18 @@ class MemoryDirectory {
   /// \pre writable() \throws FileError saying which of them is not so
   void check_undisturbed() const;
 
-  /// Removes files of ours that the manifest does not name: what a crash left behind.
+  /// Removes files of ours that the manifest does not name: what a crash left behind. Not caches.
   void remove_unnamed();
+  /// \throws FileError for one that stays
+  void remove_caches();
 
   /// Writes the state, then the manifest that names it: from then on that is what an open finds.
   /// \param next identity, config, checkpoints and files of the new manifest; the rest is filled in
+  /// \param without_caches removes caches: they hold something of what is no longer there
   /// \throws FileError (also as check_undisturbed, and if one of the files is gone), DiskFullError:
   /// then what was committed before still is
   void commit(MemoryManifest next, std::span<const std::byte> state, std::int64_t tokens,
-              std::int64_t events);
+              std::int64_t events, bool without_caches);
 
  private:
   MemoryDirectory() = default;

@@ -107,7 +107,8 @@ VerifyReport verify_once(const fs::path& dir, io::Syscalls& calls, std::int64_t&
   }
   for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (std::find(named.begin(), named.end(), name) == named.end()) report.unnamed.push_back(name);
+    if (std::find(named.begin(), named.end(), name) == named.end() && !is_cache_file(name))
+      report.unnamed.push_back(name);
   }
   std::sort(report.unnamed.begin(), report.unnamed.end());
   return report;

@@ -133,6 +133,11 @@ Served Scheduler::answer(Work work) {
   return in_flight->served();
 }
 
+bool Scheduler::stopped() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
+}
+
 void Scheduler::stop() {
   std::deque<std::shared_ptr<InFlight>> waiting;
   {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/strict_json.hpp"
@@ -194,7 +195,8 @@ ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& jo
 }
 
 /// \throws RequestError where nothing can be found, naming the reason
-void Service::find_passages(const Request& request, Job& job) const {
+void Service::find_passages(const Request& request, Job& job,
+                            const std::function<bool()>& wanted) const {
   if (request.reread == 0) return;
   if (request.store)
     throw RequestError(
@@ -202,11 +204,25 @@ void Service::find_passages(const Request& request, Job& job) const {
         "reread");
   const std::string question = question_of(request);
   if (without_outer_spaces(question).empty()) return;  // what a tool put out, or tokens
+  const auto begun = std::chrono::steady_clock::now();
+  const std::chrono::milliseconds whole = scheduler_.options().in_flight.whole;
+  const char* given_up = nullptr;
+  const auto goes_on = [&] {
+    if (scheduler_.stopped())
+      given_up = "the server is going down";
+    else if (wanted && !wanted())
+      given_up = "the client has gone";
+    else if (whole.count() > 0 && std::chrono::steady_clock::now() - begun > whole)
+      given_up = "the passages were not found in time (the server's limit of time)";
+    return given_up == nullptr;
+  };
   try {
-    job.work.passages = job.work.start->passages(question, {.count = request.reread});
+    job.work.passages =
+        job.work.start->passages(question, {.count = request.reread}, vectors_, goes_on);
   } catch (const Error& e) {
     throw RequestError(e.what(), "reread");
   }
+  if (given_up) throw RequestError(given_up, "", 503);
 }
 
 ChatPrompt Service::prompt_of(const Request& request, bool goes_on, Job& job) {
@@ -266,7 +282,7 @@ Job Service::begun(const Request& request) {
   return job;
 }
 
-Job Service::prepare(const Request& request) {
+Job Service::prepare(const Request& request, const std::function<bool()>& wanted) {
   if (request.store && request.memory.empty())
     throw RequestError("'store' keeps the turn in a memory; name it in 'memory'", "store");
   if (request.store && request.choices > 1)
@@ -282,7 +298,7 @@ Job Service::prepare(const Request& request) {
     job.work.start = start(request.memory);
     goes_on = job.work.start->tokens() > 0;
   }
-  find_passages(request, job);
+  find_passages(request, job, wanted);
   job.work.prompt = prompt_of(request, goes_on, job);
   check(request, job, prompt_field(request));
   return job;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "episodic/base/error.hpp"
@@ -22,6 +23,7 @@ StartingPoint::StartingPoint(std::shared_ptr<Sequence> root, std::int64_t max_to
       throw ConfigError(
           fmt::format("serving goes back to the same state for each request: {}", why));
   if (memory) usage_ = root_->usage();
+  if (root_->kept()) folder_ = VectorFolder::of(*root_->kept());  // before it is another's base
   try {
     root_->fork();
   } catch (const ConfigError& e) {  // a device, retention, an index that searching changes
@@ -61,19 +63,30 @@ std::shared_ptr<Sequence> StartingPoint::sequence() {
 }
 
 std::vector<Passage> StartingPoint::passages(std::string_view question,
-                                             const PassageOptions& options) {
+                                             const PassageOptions& options,
+                                             const std::shared_ptr<WindowVectors>& vectors,
+                                             const std::function<bool()>& wanted) {
   if (!root_->has_memory()) return {};
   if (single_)  // whoever begins here steps the memory itself
     throw ConfigError(
         fmt::format("passages cannot be read again here, where one sequence at a time begins: {}",
                     why_single_));
-  const std::lock_guard lock(finding_);
+  const auto still_wanted = [&] { return !wanted || wanted(); };
+  std::unique_lock lock(finding_, std::defer_lock);
+  while (!lock.try_lock_for(std::chrono::milliseconds(100)))  // another request has it encode
+    if (!still_wanted()) return {};
   if (!finder_) {
-    const std::lock_guard root(mutex_);
     PassageFinder finder(root_->shared_model());
-    finder.read(*root_->memory(), ids_);
+    finder.set_vectors(vectors);
+    finder.keep_vectors(folder_);
+    const std::lock_guard root(mutex_);
+    finder.follow(*root_->memory(), ids_);
     finder_.emplace(std::move(finder));
   }
+  // others begin here meanwhile: the encoder needs the text alone
+  bool gone = false;
+  finder_->encode([&](std::int64_t, std::int64_t) { return !(gone = !still_wanted()); });
+  if (gone) return {};
   return finder_->find(question, options);
 }
 

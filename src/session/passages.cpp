@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "closed_text.hpp"
 #include "encoder_voice.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/text/sentences.hpp"
@@ -51,11 +52,26 @@ struct PassageFinder::Impl {
   KeyVoice keys;
   WordVoice words;
   std::optional<EncoderVoice> encoder;
+  VectorFolder folder;
+  std::int64_t encoded = 0;   // tokens that the encoder's voice knows
+  std::uint64_t line = 0;     // of the memory's events that were taken in
+  std::vector<EventId> gone;  // those of them that were forgotten then
   std::vector<std::int32_t> ids;
   std::vector<TokenRange> events;
 
   explicit Impl(std::shared_ptr<const Model> m) : model(m), keys(std::move(m)) {}
 
+  void clear() {
+    keys.clear();
+    words = {};
+    ids.clear();
+    events.clear();
+    gone.clear();
+    encoded = 0;
+    line = 0;
+  }
+  template <class IdsOf>
+  void follow(const SequenceMemory& memory, const IdsOf& ids_of);
   bool known(std::int64_t token) const {
     return token >= 0 && token < std::ssize(ids) && ids[static_cast<std::size_t>(token)] >= 0;
   }
@@ -77,10 +93,25 @@ PassageFinder::~PassageFinder() = default;
 PassageFinder::PassageFinder(PassageFinder&&) noexcept = default;
 PassageFinder& PassageFinder::operator=(PassageFinder&&) noexcept = default;
 
-void PassageFinder::set_encoder(const SentenceEncoder* encoder) {
+void PassageFinder::set_vectors(std::shared_ptr<WindowVectors> vectors) {
   impl_->encoder.reset();
-  if (encoder) impl_->encoder.emplace(*encoder);
+  impl_->encoded = 0;
+  if (!vectors) return;
+  impl_->encoder.emplace(std::move(vectors));
+  impl_->encoder->keep_in(impl_->folder);
 }
+
+void PassageFinder::set_encoder(const SentenceEncoder* encoder) {
+  if (!encoder) return set_vectors(nullptr);
+  set_vectors(std::make_shared<WindowVectors>(
+      std::shared_ptr<const SentenceEncoder>(std::shared_ptr<void>(), encoder)));
+}
+
+void PassageFinder::keep_vectors(VectorFolder folder) {
+  impl_->folder = std::move(folder);
+  if (impl_->encoder) impl_->encoder->keep_in(impl_->folder);
+}
+
 std::int64_t PassageFinder::events() const { return std::ssize(impl_->events); }
 std::int64_t PassageFinder::bytes() const {
   return impl_->keys.bytes() + impl_->words.bytes() +
@@ -90,41 +121,70 @@ std::int64_t PassageFinder::bytes() const {
 
 void PassageFinder::read(const SequenceMemory& memory, std::span<const std::int64_t> ids,
                          const ProgressCallback& progress) {
-  if (memory.config().scope == EventScope::head)
-    throw ConfigError(
-        "passages: scope = head: each head has events of its own, which have no text in common; "
-        "take scope = sequence");
-  const EventTable& table = memory.events();
-  const std::int64_t end = table.size() > 0 ? table.pending_start() : 0;
+  follow(memory, ids);
+  encode(progress);
+}
+
+void PassageFinder::follow(const SequenceMemory& memory, std::span<const std::int64_t> ids) {
+  const std::int64_t end = closed_end(memory);
   if (std::ssize(ids) < end)
     throw DataError(
         fmt::format("passages: {} token ids, but events end at token {}; give all of the sequence",
                     ids.size(), end));
-  Impl& m = *impl_;
-  std::vector<std::int32_t> now;
-  for (const std::int64_t id : ids.first(static_cast<std::size_t>(end)))
-    now.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(id, -1)));
-  // what fed the sequence may still know the tokens of what the memory forgot
-  for (const EventId e : memory.forgotten())
-    std::fill(now.begin() + table[e].start, now.begin() + table[e].end, -1);
-  const auto same = [&] {
-    if (std::ssize(m.ids) > end || std::ssize(m.events) > table.size()) return false;
-    if (!std::equal(m.ids.begin(), m.ids.end(), now.begin())) return false;
-    for (std::size_t e = 0; e < m.events.size(); ++e)
-      if (table[static_cast<EventId>(e)] != m.events[e]) return false;
-    return true;
+  impl_->follow(memory, [&](TokenRange r) {
+    return ids.subspan(static_cast<std::size_t>(r.start), static_cast<std::size_t>(r.size()));
+  });
+}
+
+void PassageFinder::follow(const SequenceMemory& memory,
+                           const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of) {
+  impl_->follow(memory, [&](TokenRange r) {
+    std::vector<std::int64_t> ids = ids_of(r);
+    if (std::ssize(ids) != r.size())
+      throw DataError(fmt::format("passages: {} ids of tokens {} to {}; give one for each",
+                                  ids.size(), r.start, r.end));
+    return ids;
+  });
+}
+
+/// \param ids_of something that has the ids of a range of tokens
+template <class IdsOf>
+void PassageFinder::Impl::follow(const SequenceMemory& memory, const IdsOf& ids_of) {
+  const std::int64_t end = closed_end(memory);
+  const EventTable& table = memory.events();
+  const auto went_on = [&] {
+    const std::vector<EventId>& all = memory.forgotten();
+    const auto behind = std::lower_bound(all.begin(), all.end(), std::ssize(events));
+    return line == table.line() && std::equal(all.begin(), behind, gone.begin(), gone.end());
   };
-  if (!same()) {
-    m.keys.clear();
-    m.words = {};
-    m.ids.clear();
-    m.events.clear();
+  const auto is_the_same = [&] {
+    if (std::ssize(ids) > end || std::ssize(events) > table.size()) return false;
+    for (std::size_t e = 0; e < events.size(); ++e)
+      if (table[static_cast<EventId>(e)] != events[e]) return false;
+    return ids.empty() || are_closed_ids(memory, ids_of(TokenRange{0, std::ssize(ids)}), ids);
+  };
+  if (!went_on() && !is_the_same()) clear();
+  line = 0;  // of what is whole
+  try {
+    const std::int64_t known = std::ssize(ids);
+    add_closed_ids(memory, ids_of(TokenRange{known, end}), ids);
+    words.add(model->tokenizer(), std::span(ids).subspan(static_cast<std::size_t>(known)));
+    for (EventId e = std::ssize(events); e < table.size(); ++e) events.push_back(table[e]);
+    keys.add(memory);
+    gone = memory.forgotten();
+    if (encoder) {
+      encoder->follow(model->tokenizer(), ids, encoded);
+      encoded = end;
+    }
+  } catch (...) {
+    clear();  // rather than know some of it
+    throw;
   }
-  m.words.add(m.model->tokenizer(), std::span(now).subspan(m.ids.size()));
-  m.ids = std::move(now);
-  for (EventId e = std::ssize(m.events); e < table.size(); ++e) m.events.push_back(table[e]);
-  m.keys.add(memory);
-  if (m.encoder) m.encoder->update(m.model->tokenizer(), m.ids, progress);
+  line = table.line();
+}
+
+bool PassageFinder::encode(const ProgressCallback& progress) {
+  return !impl_->encoder || impl_->encoder->encode(progress);
 }
 
 std::string PassageFinder::Impl::text_of(const TokenRange& range,

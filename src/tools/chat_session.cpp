@@ -51,10 +51,12 @@ std::vector<Passage> ChatSession::find_passages() {
   if (flags_.reread == 0 || engine_.n_events() == 0) return {};
   if (!finder_) {
     finder_.emplace(engine_.shared_model());
-    finder_->set_encoder(flags_.encoder.encoder());
+    finder_->set_vectors(flags_.encoder.vectors());
   }
+  if (engine_.kept()) finder_->keep_vectors(VectorFolder::of(*engine_.kept()));
   ProgressBar bar("encoding the text", flags_.common.quiet || flags_.encoder.dir.empty());
-  finder_->read(*engine_.memory(), ids_of({0, engine_.tokens()}), bar.callback());
+  finder_->follow(*engine_.memory(), [this](TokenRange range) { return ids_of(range); });
+  finder_->encode(bar.callback());
   return finder_->find(message_, {.count = flags_.reread});
 }
 

@@ -113,7 +113,8 @@ void run(const AskFlags& flags) {
   if (reread.count > 0) {
     const auto start = std::chrono::steady_clock::now();
     PassageFinder finder(engine->shared_model());
-    finder.set_encoder(flags.encoder.encoder());
+    finder.set_vectors(flags.encoder.vectors());
+    finder.keep_vectors(VectorFolder::of(*memory));
     ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
     finder.read(*memory, memory->token_ids(0, memory->tokens()), bar.callback());
     passages = finder.find(flags.prompt, reread);
@@ -176,6 +177,9 @@ void run(const AskFlags& flags) {
     json["seconds"]["find"] = find_seconds;
     json["passages"] = passages_json(passages);
     json["passages_only"] = alone;
+    if (const auto vectors = flags.encoder.vectors())
+      json["encoder"] = {{"encoded", vectors->counters().encoded},
+                         {"reused", vectors->counters().reused}};
     if (flags.recall)
       flags.json.say("\nRead again before the question:\n" + passages_table(passages));
   }
@@ -199,7 +203,11 @@ void add_ask(Command& app) {
       "once,\nalso while one ingests. With --recall the events that the question and the answer "
       "recalled "
       "follow,\nthe best first: where the right passage is among them, the model has not used it; "
-      "where it is not,\nthe memory has not found it.\n\n"
+      "where it is not,\nthe memory has not found it. With --reread and --encoder the encoder "
+      "reads "
+      "the text at the\nfirst question; its vectors then stay in the memory's folder, in a file "
+      "that "
+      "is only a cache.\n\n"
       "Example:\n  episodic ask --model M --memory-dir book.mem \\\n"
       "    --prompt $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
       "  episodic ask --model M --memory-dir book.mem --chat --prompt 'Who closed it?' --reread 3");

@@ -11,6 +11,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
 #include "kept.hpp"
+#include "reader_flags.hpp"
 
 namespace episodic::tools {
 namespace {
@@ -23,6 +24,7 @@ struct IngestFlags {
   CommitPace pace;
   int checkpoints = 4;
   EntryFlags entries;
+  EncoderFlags encoder;
   bool resume = false, append = false, json = false;
 };
 
@@ -63,10 +65,19 @@ std::shared_ptr<EpisodicMemory> opened(const IngestFlags& flags) {
   return std::make_shared<EpisodicMemory>(open_kept(flags.model, flags.dir, OpenMode::write));
 }
 
+void check_encoder(const IngestFlags& flags, const MemoryConfig& config) {
+  if (!flags.encoder.dir.empty() && config.scope == EventScope::head)
+    throw ConfigError(
+        "--encoder: scope = \"head\" gives each head events of its own, which have no text; leave "
+        "one of the two out");
+}
+
 void run(const IngestFlags& flags) {
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
+  const std::shared_ptr<WindowVectors> vectors = flags.encoder.vectors();
   std::shared_ptr<EpisodicMemory> memory = opened(flags);
+  if (memory) check_encoder(flags, memory->config());
   const bool first = !memory || memory->tokens() == 0;
   std::vector<std::int64_t> all;
   if (flags.text.text.empty())
@@ -78,6 +89,7 @@ void run(const IngestFlags& flags) {
   std::span<const std::int64_t> ids(all);
   if (!memory) {
     const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
+    check_encoder(flags, config);
     memory = create_kept(flags.common, flags.model, engine->config(), config,
                          {.dir = flags.dir, .checkpoints = flags.checkpoints},
                          static_cast<std::int64_t>(ids.size()),
@@ -92,6 +104,10 @@ void run(const IngestFlags& flags) {
     check_same_text(*memory, ids, flags);
     ids = ids.subspan(static_cast<std::size_t>(memory->tokens()));
   }
+  // after a commit: what lies in the folder is of that
+  const auto encode = [&](const ProgressCallback& progress) {
+    if (vectors) vectors->keep(*memory, engine->tokenizer(), progress);
+  };
   const auto report = [&] {
     if (!flags.json) return;
     const Json line{{"committed_tokens", memory->committed_tokens()},
@@ -102,6 +118,8 @@ void run(const IngestFlags& flags) {
     std::fflush(stdout);
   };
   if (ids.empty()) {
+    ProgressBar bar("encoding the text", flags.common.quiet || !vectors);
+    encode(bar.callback());
     report();
   } else {
     const std::int64_t end = memory->tokens() + static_cast<std::int64_t>(ids.size());
@@ -111,6 +129,7 @@ void run(const IngestFlags& flags) {
     ProgressBar bar("reading", flags.common.quiet);
     read_and_commit(session, ids, flags.pace, bar.callback(), [&] {
       engine->commit();
+      encode({});
       report();
     });
   }
@@ -134,7 +153,9 @@ void add_ingest(Command& app) {
       "that was never cut off. With --json a line {\"committed_tokens\", \"events\", "
       "\"rss_bytes\"}\n"
       "follows each commit on stdout. On --resume, --memory may change device_bytes, host_bytes,\n"
-      "repr_bytes and disk_bytes only.\n\n"
+      "repr_bytes and disk_bytes only. With --encoder it also computes the vectors by which\n"
+      "`ask --encoder` finds passages, and leaves them in the folder, in a file that is only a "
+      "cache.\n\n"
       "Examples:\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem\n"
       "  episodic ingest --model M --text book.txt --memory-dir book.mem --resume --json");
@@ -146,6 +167,7 @@ void add_ingest(Command& app) {
   sub.option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
       .required();
   flags->entries.add_to(sub);
+  flags->encoder.add_to(sub, "Passages can later be found at once");
   const Option resume = sub.flag("--resume", flags->resume,
                                  "Go on with the same text after the last commit, if there is one");
   sub.flag("--append", flags->append, "Read the text after what the memory has read already")

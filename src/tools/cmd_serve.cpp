@@ -27,6 +27,7 @@
 #include "episodic/model/sentence_encoder.hpp"
 #include "episodic/server/api_keys.hpp"
 #include "episodic/server/http_server.hpp"
+#include "episodic/session/window_vectors.hpp"
 #endif
 
 namespace episodic::tools {
@@ -39,7 +40,7 @@ struct ServeFlags {
   std::string host = "127.0.0.1", name;
   std::optional<std::int64_t> port;  // 8080, unless there is a socket
   std::int64_t max_tokens = 100'000, queue = 64, parallel = 1, timeout = 3600, keep_responses = 30;
-  std::string bytes;
+  std::string bytes, vector_bytes;
   std::vector<std::string> origins;
   GenerationFlags generation;
 };
@@ -193,6 +194,15 @@ void run(const ServeFlags& flags) {
     options.encoder_name = last_part(flags.encoder);
   }
 
+  // of passages that are read again: as `ask` has it, so that both use the same files
+  std::shared_ptr<WindowVectors> vectors;
+  if (!flags.encoder.empty())
+    vectors = std::make_shared<WindowVectors>(
+        std::make_shared<const SentenceEncoder>(
+            SentenceEncoder::open(flags.encoder, SentenceEncoder::kAllPositions)),
+        flags.vector_bytes.empty() ? WindowVectors::kBytes
+                                   : parse_bytes(flags.vector_bytes, "--encoder-bytes"));
+
   // what it needs is destroyed after it
   std::unique_ptr<Engine> engine;
   std::optional<server::Memories> memories;
@@ -216,6 +226,7 @@ void run(const ServeFlags& flags) {
   const auto start = std::make_shared<server::StartingPoint>(
       std::shared_ptr<Sequence>(std::shared_ptr<void>(), engine.get()), flags.max_tokens);
   service.emplace(engine->shared_model(), start, memories ? &*memories : nullptr, limits);
+  service->set_vectors(std::move(vectors));
   http.serve(*service);
   // before, a signal ends the process as it ends any: nothing has been written
   const StopAtSignal stop(http);
@@ -263,8 +274,13 @@ void add_serve(Command& app) {
       "--memories", flags->memories,
       "Folder of memories by name, which requests make, read into and answer behind; made if "
       "it is not there");
-  sub.option("--encoder", flags->encoder,
-             "Folder of a sentence encoder of BERT's shape, for /v1/embeddings");
+  const Option encoder = sub.option("--encoder", flags->encoder,
+                                    "Folder of a sentence encoder of BERT's shape, for "
+                                    "/v1/embeddings and to find what \"reread\" reads again");
+  sub.option("--encoder-bytes", flags->vector_bytes,
+             "Host memory that the encoder's vectors of memories' texts may take (default: 512MiB, "
+             "of 16 million tokens, about)")
+      .needs(encoder);
   sub.option("--host", flags->host, "Address to listen at").shows_default();
   sub.option("--port", flags->port,
              "Port; 0: any that is free (default: 8080, or none where --socket is given)")

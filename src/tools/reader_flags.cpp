@@ -63,9 +63,14 @@ Option EncoderFlags::add_to(Command& app, const char* what) {
 
 const SentenceEncoder* EncoderFlags::encoder() const {
   if (!encoder_ && !dir.empty())
-    encoder_ = std::make_unique<SentenceEncoder>(
+    encoder_ = std::make_shared<const SentenceEncoder>(
         SentenceEncoder::open(dir, SentenceEncoder::kAllPositions));
   return encoder_.get();
+}
+
+std::shared_ptr<WindowVectors> EncoderFlags::vectors() const {
+  if (!vectors_ && encoder()) vectors_ = std::make_shared<WindowVectors>(encoder_);
+  return vectors_;
 }
 
 std::unique_ptr<TextReader> EncoderFlags::open(Engine& engine) const {

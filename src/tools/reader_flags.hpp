@@ -14,6 +14,7 @@
 #include "episodic/session/engine.hpp"
 #include "episodic/session/event_reader.hpp"
 #include "episodic/session/reader_heads.hpp"
+#include "episodic/session/window_vectors.hpp"
 
 namespace episodic::tools {
 
@@ -59,11 +60,14 @@ struct EncoderFlags {
   Option add_to(Command& app, const char* what = "Events are recalled");
   /// Null without --encoder. Lives as long as these flags. \throws FileError
   const SentenceEncoder* encoder() const;
+  /// Its vectors of texts, for whatever finds passages. Null without --encoder. \throws FileError
+  std::shared_ptr<WindowVectors> vectors() const;
   /// Null without --encoder. Lives no longer than these flags and the engine.
   std::unique_ptr<TextReader> open(Engine& engine) const;
 
  private:
-  mutable std::unique_ptr<const SentenceEncoder> encoder_;
+  mutable std::shared_ptr<const SentenceEncoder> encoder_;
+  mutable std::shared_ptr<WindowVectors> vectors_;
 };
 
 }  // namespace episodic::tools

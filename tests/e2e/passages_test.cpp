@@ -278,10 +278,22 @@ TEST_CASE("passages: the keys' voice is a sum of cosines after whitening") {
     REQUIRE(scores[e] == Approx(expected[e]).margin(0.02 * most));
 }
 
+/// The text is this now, and encoded as far as `progress` lets it.
+void read(EncoderVoice& voice, const Tokenizer& tokenizer, std::span<const std::int32_t> ids,
+          const ProgressCallback& progress) {
+  voice.follow(tokenizer, ids, 0);
+  voice.encode(progress);
+}
+
 const SentenceEncoder& encoder() {
   static const auto e = SentenceEncoder::open(std::filesystem::path(EPISODIC_SOURCE_DIR) /
                                               "tests/model/sentence_encoder/tiny");
   return e;
+}
+
+std::shared_ptr<WindowVectors> vectors() {
+  return std::make_shared<WindowVectors>(
+      std::shared_ptr<const SentenceEncoder>(std::shared_ptr<void>(), &encoder()));
 }
 
 /// The cosine of the question and the window whose middle is nearest, the earlier of two. Windows
@@ -331,9 +343,9 @@ TEST_CASE("passages: the encoder's voice is the cosine of the window about an ev
     std::vector<TokenRange> events;
     for (std::int64_t t = 0, size = 1; t < std::ssize(ids); t += size, size = 1 + (size * 7) % 11)
       events.push_back({t, std::min(t + size, std::ssize(ids))});
-    EncoderVoice voice(encoder());
+    EncoderVoice voice(vectors());
     std::int64_t asked_for = 0;
-    voice.update(tokenizer, ids, [&](std::int64_t, std::int64_t of) {
+    read(voice, tokenizer, ids, [&](std::int64_t, std::int64_t of) {
       asked_for = of;
       return true;
     });
@@ -344,7 +356,7 @@ TEST_CASE("passages: the encoder's voice is the cosine of the window about an ev
       if (forgotten) {
         std::fill(ids.begin() + 100, ids.begin() + 190, -1);  // two windows have no text left
         std::int64_t again = 0;
-        voice.update(tokenizer, ids, [&](std::int64_t, std::int64_t of) {
+        read(voice, tokenizer, ids, [&](std::int64_t, std::int64_t of) {
           again = of;
           return true;
         });
@@ -355,10 +367,10 @@ TEST_CASE("passages: the encoder's voice is the cosine of the window about an ev
       REQUIRE(got.size() == expected.size());
       for (std::size_t e = 0; e < got.size(); ++e) {
         CAPTURE(e);
-        REQUIRE(got[e] == Approx(expected[e]).margin(1e-5));
+        REQUIRE(got[e] == Approx(expected[e]).margin(3e-4));  // vectors are kept in float16
       }
     }
-    REQUIRE(voice.bytes() >= asked_for / 2 * 4 * encoder().width());
+    REQUIRE(voice.bytes() >= asked_for * 2 * encoder().width());
   }
 }
 
@@ -367,8 +379,8 @@ TEST_CASE("passages: an encoder's windows that wait are encoded later, and those
   const Ids encoded = tokenizer.encode(story(120, kFacts));
   const std::vector<std::int32_t> ids(encoded.begin(), encoded.begin() + 1200);
   const std::vector<TokenRange> events{{0, 9}, {590, 610}, {1180, 1200}};
-  EncoderVoice whole(encoder()), parts(encoder());
-  whole.update(tokenizer, ids, {});
+  EncoderVoice whole(vectors()), parts(vectors());
+  read(whole, tokenizer, ids, {});
   std::int64_t done = 0, total = 0;
   const auto note = [&](bool go_on) {
     return [&, go_on](std::int64_t d, std::int64_t of) {
@@ -377,17 +389,16 @@ TEST_CASE("passages: an encoder's windows that wait are encoded later, and those
       return go_on;
     };
   };
-  parts.update(tokenizer, std::span(ids).first(500), note(false));
+  read(parts, tokenizer, std::span(ids).first(500), note(false));
   REQUIRE(done < total);
   REQUIRE(parts.score("Who?", {{events[1]}})[0] == -1);
   const std::int64_t known = done;
-  parts.update(tokenizer, ids, note(true));
+  read(parts, tokenizer, ids, note(true));
   REQUIRE(done == total);
   REQUIRE(total == EncoderVoice::windows(1200) - known);
   REQUIRE(parts.score("Who left the sea?", events) == whole.score("Who left the sea?", events));
-  parts.update(tokenizer, ids, [](std::int64_t, std::int64_t) -> bool {
-    throw Error("nothing is left to encode");
-  });
+  read(parts, tokenizer, ids,
+       [](std::int64_t, std::int64_t) -> bool { throw Error("nothing is left to encode"); });
 }
 
 TEST_CASE("passages: an encoder counts as much as keys and words together") {
@@ -480,6 +491,87 @@ TEST_CASE("passages: a finder follows its sequence, forward, back and to another
   other.read(story(90, {"The number of lamps is 777."}));
   finder.read(*other.memory(), other.known_ids());
   REQUIRE(mentions(finder.find("What is the number of lamps?").at(0).text, "777"));
+}
+
+TEST_CASE("passages: a sequence that only goes on is asked for what it added") {
+  if (no_model()) return;
+  Engine engine(model());
+  engine.attach(small_memory());
+  const std::string text = story(120, kFacts);
+  engine.read(text.substr(0, text.size() / 2));
+  const auto half = engine.snapshot();
+  std::vector<TokenRange> asked;
+  const auto ids_of = [&](TokenRange r) {
+    asked.push_back(r);
+    const Ids all = engine.known_ids();
+    return Ids(all.begin() + r.start, all.begin() + r.end);
+  };
+  const auto end = [&] { return engine.memory()->events().pending_start(); };
+  const auto as_anew = [&](PassageFinder& finder) {
+    PassageFinder fresh(model());
+    fresh.read(*engine.memory(), engine.known_ids());
+    // the words' voice and the events alone: the keys' covariance is of what was read first
+    REQUIRE(finder.events() == fresh.events());
+    const std::string question = "What is the door code of Rosalind?";
+    REQUIRE(finder.find(question, {1, 16}).at(0).tokens == fresh.find(question, {1, 16})[0].tokens);
+  };
+  PassageFinder finder(model());
+  finder.follow(*engine.memory(), ids_of);
+  const std::int64_t first = end();
+  REQUIRE(asked == std::vector<TokenRange>{{0, first}});
+  asked.clear();
+  engine.read(text.substr(text.size() / 2));
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{first, end()}});
+  as_anew(finder);
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{end(), end()}});
+
+  // back, and forward to other words in events that begin alike
+  const std::int64_t before = end();
+  engine.restore(*half);
+  std::string other = text.substr(text.size() / 2);
+  for (std::size_t at; (at = other.find("48151")) != std::string::npos;)
+    other.replace(at, 5, "96262");
+  engine.read(other + " And so on, and on, and on for a while, till the day ends.");
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked.back().start == 0);  // all anew
+  REQUIRE(end() > before - 64);
+  as_anew(finder);
+  REQUIRE(mentions(finder.find("What is the door code of Rosalind?").at(0).text, "96262"));
+
+  // back to where all that it knew still stands: looked at, and not taken in again
+  const auto here = engine.snapshot();
+  const std::int64_t known = end();
+  engine.read(story(20, {}));
+  engine.restore(*here);
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{0, known}, {known, known}});
+  as_anew(finder);
+
+  // forgotten since: anew, and in no passage
+  const TokenRange place =
+      finder.find("What is the donkey of Agatha called?", {1, 16}).at(0).tokens;
+  engine.forget(place);
+  asked.clear();
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked.back() == TokenRange{0, end()});
+  for (const Passage& p : finder.find("What is the donkey of Agatha called?", {8, 64}))
+    REQUIRE(!mentions(p.text, "Biscuit"));
+  asked.clear();
+  engine.read(story(20, {}));
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked == std::vector<TokenRange>{{known, end()}});  // what is gone stays so
+  REQUIRE(mentions(refusal<DataError>([&] {
+                     engine.read(story(20, {}));
+                     finder.follow(*engine.memory(), [](TokenRange) { return Ids{}; });
+                   }),
+                   "give one for each"));
+  finder.follow(*engine.memory(), ids_of);
+  REQUIRE(asked.back().start == 0);  // after a failure all of it
 }
 
 TEST_CASE("passages: nothing forgotten or unknown is in one") {

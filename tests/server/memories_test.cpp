@@ -6,7 +6,9 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
+#include "episodic/session/passages.hpp"
 #include "episodic/session/session.hpp"
+#include "episodic/session/window_vectors.hpp"
 #include "serving.hpp"
 
 using namespace serving;
@@ -26,7 +28,7 @@ MemoryConfig small_memory() {
 /// A server with memories by name over the shipped model.
 struct Server {
   explicit Server(const fs::path& dir, std::size_t parallel = 3, std::int64_t commit_tokens = 65536,
-                  const fs::path& of = shipped())
+                  const fs::path& of = shipped(), std::shared_ptr<WindowVectors> vectors = nullptr)
       : model(load_model(of)), memories(model, dir, small_memory(), 200'000) {
     auto root = std::make_shared<Sequence>(model);
     root->attach(small_memory());
@@ -35,6 +37,7 @@ struct Server {
     limits.max_tokens = 200'000;
     service =
         std::make_unique<Service>(model, std::make_shared<StartingPoint>(root), &memories, limits);
+    service->set_vectors(std::move(vectors));
     ServerOptions options;
     options.commit_tokens = commit_tokens;
     running = std::make_unique<Running>(*service, options);
@@ -487,6 +490,162 @@ TEST_CASE("memories: passages are found for a question and read again before it"
   json nothing = body;  // behind no memory nothing is found
   nothing.erase("memory");
   REQUIRE(!server.post("completions", nothing).second["choices"][0].contains("passages"));
+}
+
+namespace {
+
+std::shared_ptr<WindowVectors> tiny_vectors() {
+  return std::make_shared<WindowVectors>(std::make_shared<const SentenceEncoder>(
+      SentenceEncoder::open(fs::path(EPISODIC_SOURCE_DIR) / "tests/model/sentence_encoder/tiny")));
+}
+
+/// Passages of a kept memory that a finder of its own finds.
+std::vector<Passage> plain_passages(const std::shared_ptr<const Model>& model, const fs::path& dir,
+                                    const std::string& question, std::int64_t count) {
+  const EpisodicMemory memory = open_memory(*model, {.dir = dir, .mode = OpenMode::read});
+  PassageFinder finder(model);
+  finder.set_vectors(tiny_vectors());
+  finder.read(memory, memory.token_ids(0, memory.tokens()));
+  return finder.find(question, {.count = count});
+}
+
+double metric(const Server& server, const std::string& name) {
+  const std::string text = server.running->client().Get("/metrics")->body;
+  const std::size_t at = text.find("\n" + name + " ");
+  REQUIRE(at != std::string::npos);
+  return std::stod(text.substr(at + name.size() + 2));
+}
+
+}  // namespace
+
+TEST_CASE("memories: an encoder finds passages too, and reads each text once") {
+  const TempDir dir;
+  const std::string text = program::some_book(60) +
+                           "\nThe door code of Rosalind is 48151. Remember it.\n" +
+                           program::some_book(120);
+  const std::string question = "What is the door code of Rosalind? It is";
+  const json body{{"prompt", question},
+                  {"memory", "book"},
+                  {"include", {"recall"}},
+                  {"reread", 2},
+                  {"max_tokens", 3}};
+  json found;
+  json without;
+  {
+    const Server server(dir / "all");
+    server.make("book", text);
+    without = server.post("completions", body).second["choices"][0]["passages"];
+    REQUIRE(!mentions(server.running->client().Get("/metrics")->body, "episodic_encoder"));
+  }
+  {
+    const Server server(dir / "all", 3, 65536, shipped(), tiny_vectors());
+    REQUIRE(metric(server, "episodic_encoder_windows_total") == 0);
+    server.make("copy", text);
+    REQUIRE(server.post("memories/book/fork", {{"name", "branch"}}).first == 201);
+    json asked = body;
+    asked["memory"] = "copy";
+    found = server.post("completions", asked).second["choices"][0]["passages"];
+    const std::vector<Passage> expected =
+        plain_passages(server.model, dir / "all" / "copy", question, 2);
+    REQUIRE(found.size() == expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      REQUIRE(found[i]["start"] == expected[i].tokens.start);
+      REQUIRE(found[i]["end"] == expected[i].tokens.end);
+      REQUIRE(found[i]["text"] == expected[i].text);
+      REQUIRE(found[i]["score"].get<double>() == Approx(expected[i].score));
+    }
+    REQUIRE(found != without);  // it has a voice
+    const double encoded = metric(server, "episodic_encoder_windows_total");
+    REQUIRE(encoded > 20);
+    REQUIRE(metric(server, "episodic_encoder_bytes") > encoded * 2);
+    // the same text elsewhere, and many at once: nothing is encoded again
+    asked["memory"] = "branch";
+    std::vector<std::thread> clients;
+    std::vector<json> answers(4);
+    for (std::size_t i = 0; i < answers.size(); ++i)
+      clients.emplace_back([&, i] { answers[i] = server.post("completions", asked).second; });
+    for (std::thread& client : clients) client.join();
+    for (const json& a : answers) REQUIRE(a["choices"][0]["passages"] == found);
+    REQUIRE(metric(server, "episodic_encoder_windows_total") == encoded);
+    REQUIRE(metric(server, "episodic_encoder_windows_reused_total") >= encoded);
+    REQUIRE(metric(server, "episodic_encoder_windows_refused_total") == 0);
+    const json verified = server.post("memories/branch/verify", json::object()).second;
+    REQUIRE(verified["ok"] == true);
+    REQUIRE(verified["unnamed"].empty());
+  }
+  {  // nor after a restart
+    const Server server(dir / "all", 3, 65536, shipped(), tiny_vectors());
+    json asked = body;
+    asked["memory"] = "branch";
+    REQUIRE(server.post("completions", asked).second["choices"][0]["passages"] == found);
+    REQUIRE(metric(server, "episodic_encoder_windows_total") == 0);
+    // what is forgotten is in no passage, and no file of the folder has a vector of it
+    const auto caches = [&] {
+      std::size_t n = 0;
+      for (const auto& file : fs::directory_iterator(dir / "all" / "branch"))
+        n += is_cache_file(file.path().filename().string()) ? 1 : 0;
+      return n;
+    };
+    REQUIRE(caches() == 1);
+    const json place = {found[0]["start"], found[0]["end"]};
+    REQUIRE(server.post("memories/branch/forget", {{"tokens", place}}).first == 200);
+    REQUIRE(caches() == 0);
+    for (const json& p : server.post("completions", asked).second["choices"][0]["passages"])
+      REQUIRE((p["end"] <= place[0] || p["start"] >= place[1]));
+  }
+}
+
+TEST_CASE("memories: while an encoder reads a text, answers begin behind it") {
+  const TempDir dir;
+  Server server(dir / "all", 3, 65536, shipped(), tiny_vectors());
+  server.make("book", program::some_book(300));
+  const std::shared_ptr<StartingPoint> start = server.memories.start("book");
+  const auto vectors = tiny_vectors();
+  int pieces = 0;
+  bool began = false;
+  const auto wanted = [&] {  // between two pieces of the text
+    if (pieces++ > 0) return true;
+    std::thread other([&] {
+      const std::shared_ptr<Sequence> mine = start->sequence();
+      Session(*mine, &server.model->tokenizer())
+          .prefill(encode_continuation(server.model->tokenizer(), "The king said"));
+      began = mine->tokens() > start->tokens();
+    });
+    other.join();  // never, were the memory kept from it
+    return true;
+  };
+  const std::vector<Passage> found = start->passages("Who spoke?", {}, vectors, wanted);
+  REQUIRE(began);
+  REQUIRE(pieces > 3);
+  REQUIRE(found.size() == 3);
+  REQUIRE(vectors->counters().encoded > 40);
+
+  // a client that goes ends it; what was encoded is not lost
+  server.make("other", program::some_book(300) + " And so it went on.");
+  const auto behind = server.memories.start("other");
+  const auto fresh = tiny_vectors();
+  int looks = 0;
+  REQUIRE(behind->passages("Who spoke?", {}, fresh, [&] { return ++looks < 2; }).empty());
+  const std::int64_t encoded = fresh->counters().encoded;
+  REQUIRE(encoded > 0);
+  REQUIRE(behind->passages("Who spoke?", {}, fresh).size() == 3);
+  REQUIRE(fresh->counters().encoded > encoded);
+  REQUIRE(fresh->counters().encoded == fresh->counters().vectors);  // none twice
+  // and a request is told why it has none
+  server.make("third", program::some_book(300) + " And so it ended.");
+  Request request;
+  request.prompt = "Who spoke?";
+  request.memory = "third";
+  request.reread = 2;
+  try {
+    server.service->prepare(request, [] { return false; });
+    FAIL("it was prepared");
+  } catch (const RequestError& e) {
+    REQUIRE(e.status() == 503);
+    REQUIRE(std::string(e.what()) == "the client has gone");
+  }
+  server.service->scheduler().stop();
+  REQUIRE_THROWS_AS(server.service->prepare(request), RequestError);
 }
 
 TEST_CASE("memories: a server without any says so") {

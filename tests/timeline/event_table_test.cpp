@@ -109,3 +109,34 @@ TEST_CASE("a table's copies share its events and add their own") {
   }
   CHECK(table.all() == expected);
 }
+
+TEST_CASE("a table's line stays while events are added, and for no longer") {
+  EventTable table(2, 1, 8);
+  const std::uint64_t line = table.line();
+  CHECK(line != 0);
+  for (int i = 0; i < 20; ++i) table.append({table.pending_start(), table.pending_start() + 2});
+  table.share();
+  table.truncate(20);  // takes nothing away
+  table.close_up_to(table.pending_start() + 9, [](std::int64_t) { return false; });
+  CHECK(table.line() == line);
+  // tables that may go on otherwise
+  EventTable copy = table, assigned;
+  assigned = table;
+  CHECK(copy.line() != line);
+  CHECK(assigned.line() != line);
+  CHECK(assigned.line() != copy.line());
+  CHECK(EventTable(2, 1, 8).line() != line);
+  // back, and to as many events again
+  const std::int64_t events = table.size();
+  table.truncate(events - 1);
+  const std::uint64_t then = table.line();
+  CHECK(then != line);
+  table.append({table.pending_start(), table.pending_start() + 8});
+  CHECK(table.size() == events);
+  CHECK(table.line() == then);
+  ByteWriter bytes;
+  table.save(bytes);
+  ByteReader from(bytes.bytes(), "a test");
+  table.load(from);
+  CHECK(table.line() != then);
+}

@@ -184,12 +184,59 @@ TEST_CASE("ask --reread finds passages by an encoder too, and recalls events by 
              with = json_of(s.ask("--reread 3 --passage-tokens 40" + encoder));
   CHECK(plain["passages"] != with["passages"]);
   CHECK(with["passages"].size() >= 1);
+  CHECK_FALSE(plain.contains("encoder"));
+  // the text was read once: the vectors lie beside the memory, which is as it was
+  CHECK(with["encoder"]["encoded"] > 20);
+  const Json again = json_of(s.ask("--reread 3 --passage-tokens 40" + encoder));
+  CHECK(again["encoder"]["encoded"] == 0);
+  CHECK(again["encoder"]["reused"] == with["encoder"]["encoded"]);
+  CHECK(again["passages"] == with["passages"]);
+  CHECK(again["ids"] == with["ids"]);
+  CHECK(json_of("verify " + s.dir)["unnamed"].empty());
+  REQUIRE(run_episodic("fork " + s.dir + " " + quoted((s.scratch / "f").string())).status == 0);
+  const Json forked =
+      json_of("ask --model " + s.model + " --memory-dir " + quoted((s.scratch / "f").string()) +
+              " --prompt who --reread 1" + encoder);
+  CHECK(forked["encoder"]["encoded"] == 0);
   // without passages it ranks the events that are recalled
   CHECK(json_of(s.ask("--reread 0 --recall"))["recalled"] !=
         json_of(s.ask("--reread 0 --recall" + encoder))["recalled"]);
   const Run run = run_episodic(s.ask("--reread 3 --encoder " + s.model));
   CHECK(run.status == 1);
   CHECK(mentions(run.err, "bert"));
+}
+
+TEST_CASE("ingest --encoder leaves what ask --encoder needs") {
+  const Setting s;
+  s.write_book(120);
+  const std::string encoder =
+      " --encoder " + quoted(EPISODIC_SOURCE_DIR "/tests/model/sentence_encoder/tiny");
+  REQUIRE(run_episodic(s.ingest("--commit-every 1000" + encoder)).status == 0);
+  const Json json = json_of(s.ask("--reread 2" + encoder));
+  CHECK(json["encoder"]["encoded"] == 0);
+  CHECK(json["encoder"]["reused"] > 20);
+  // as if it had been made by the question
+  fs::remove_all(s.scratch / "m");
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  CHECK(json_of(s.ask("--reread 2" + encoder))["passages"] == json["passages"]);
+  // a text that is there already is encoded too, and one that has all its vectors is not read again
+  fs::remove_all(s.scratch / "m");
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  REQUIRE(run_episodic(s.ingest("--resume" + encoder)).status == 0);
+  CHECK(json_of(s.ask("--reread 2" + encoder))["encoder"]["encoded"] == 0);
+  // refused before anything is made
+  fs::remove_all(s.scratch / "m");
+  const Run no_encoder = run_episodic(s.ingest("--encoder " + s.model));
+  CHECK(no_encoder.status == 1);
+  CHECK(mentions(no_encoder.err, "bert"));
+  CHECK_FALSE(fs::exists(s.scratch / "m"));
+  const Run heads = run_episodic(fmt::format(
+      "ingest --model {} --text {} --memory-dir {} --memory {}{}", s.model,
+      quoted((s.scratch / "book.txt").string()), s.dir, quoted(R"({"scope": "head"})"), encoder));
+  CHECK(heads.status == 1);
+  CHECK(one_line(heads.err));
+  CHECK(mentions(heads.err, "--encoder"));
+  CHECK_FALSE(fs::exists(s.scratch / "m"));
 }
 
 TEST_CASE("ask says how much there is of a memory that is not finished, and refuses an empty one") {

@@ -28,7 +28,16 @@
 namespace EPISODIC_NAMESPACE::io {
 
 /// What kind of file a call is about.
-enum class Kind : std::uint8_t { segment, vectors, tokens, state, manifest, lock, directory };
+enum class Kind : std::uint8_t {
+  segment,
+  vectors,
+  tokens,
+  state,
+  manifest,
+  lock,
+  directory,
+  cache
+};
 /// What a call does to it.
 enum class Op : std::uint8_t {
   open,    ///< an existing file

@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/base/bytes.hpp"
@@ -87,6 +88,12 @@ struct MemoryManifest {
 /// True if the folder holds a kept memory (which may be damaged).
 bool holds_memory(const std::filesystem::path& dir);
 
+/// Whether a name in a memory's folder is that of a cache, "encoded-<16 hexadecimal digits>.win":
+/// of what can be computed again from the memory (session/window_vectors.hpp). No manifest names
+/// one. Forks share caches; the commit after something was forgotten or gone back behind removes
+/// them.
+bool is_cache_file(std::string_view name);
+
 /// What verify_memory found.
 struct VerifyReport {
   struct Damage {
@@ -94,7 +101,8 @@ struct VerifyReport {
     std::string what;
   };
   std::vector<Damage> damages;
-  std::vector<std::string> unnamed;   ///< files that the manifest does not name: left by a crash
+  /// Files that the manifest does not name: left by a crash. No caches.
+  std::vector<std::string> unnamed;
   std::int64_t files = 0, bytes = 0;  ///< read
 };
 

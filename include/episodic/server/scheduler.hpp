@@ -110,6 +110,7 @@ class Scheduler {
 
   /// Ends the requests that are computed, and all that wait. For good.
   void stop();
+  bool stopped() const;
   /// Frees what idle sequences hold of a starting point, once the next request comes.
   void release(const std::shared_ptr<StartingPoint>& start);
 

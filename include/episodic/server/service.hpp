@@ -13,6 +13,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -102,11 +103,18 @@ class Service {
   /// from now on
   explicit Service(Engine& engine, const SchedulerOptions& options = {});
 
-  /// The tokens of a request, and where it begins.
+  /// From now on `reread` finds passages with an encoder too. Before requests come.
+  void set_vectors(std::shared_ptr<WindowVectors> vectors) { vectors_ = std::move(vectors); }
+  /// Null: there are none.
+  const std::shared_ptr<WindowVectors>& vectors() const { return vectors_; }
+
+  /// The tokens of a request, and where it begins. Takes its time where an encoder reads the text
+  /// of a memory for the first time.
+  /// \param wanted asked now and then meanwhile whether its client is still there; may be empty
   /// \throws RequestError where the prompt is empty, too long or holds tokens that are none, the
-  ///         model has no chat format or refuses the messages, or the memory is not there or
-  ///         written
-  Job prepare(const Request& request);
+  ///         model has no chat format or refuses the messages, the memory is not there or written,
+  ///         or nobody wants it any more (503)
+  Job prepare(const Request& request, const std::function<bool()>& wanted = {});
   /// The same for the next turn of a conversation that is read turn by turn: `Request::messages` is
   /// that turn, and the caller says where the work begins. Tools that the conversation knows need
   /// not be read again. \param field of the request that has the turn, for messages
@@ -144,13 +152,14 @@ class Service {
   ChatPrompt prompt_of(const Request& request, bool goes_on, Job& job);
   std::shared_ptr<const TokenGrammar> grammar_of_calls(const ForcedCalls& forced, bool several);
   ChatPrompt chat_prompt_of(const Request& request, bool goes_on, Job& job);
-  void find_passages(const Request& request, Job& job) const;
+  void find_passages(const Request& request, Job& job, const std::function<bool()>& wanted) const;
   std::string let_call(const Request& request, const std::string& prompt, Job& job);
   RenderedPrompt render_calls(const Request& request, bool may_call) const;
 
   const std::shared_ptr<const Model> model_;
   const std::shared_ptr<StartingPoint> start_;
   Memories* const memories_;
+  std::shared_ptr<WindowVectors> vectors_;
   mutable std::once_flag tools_read_;
   mutable std::optional<ToolCallFormat> tool_call_format_;
   std::mutex grammar_mutex_;

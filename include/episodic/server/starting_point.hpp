@@ -4,6 +4,7 @@
 /// `StartingPoint`: a state that any number of answers begin from, each by itself.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,9 +48,16 @@ class StartingPoint {
   /// Of the memory; nothing with full attention.
   MemoryUsage usage() const { return usage_; }
   const Model& model() const { return root_->model(); }
-  /// Passages of what was read before it; none with full attention.
+  /// Passages of what was read before it; none with full attention. The first call takes as long as
+  /// an encoder needs for the text, in which sequences begin here as at any time.
+  /// \param vectors of an encoder that finds them too; null: there is none
+  /// \param wanted asked several times a second meanwhile; may be empty. Where it says false
+  /// nothing
+  ///        is found, and what was encoded is not lost
   /// \throws ConfigError where `single`, and for a memory whose heads have events of their own
-  std::vector<Passage> passages(std::string_view question, const PassageOptions& options);
+  std::vector<Passage> passages(std::string_view question, const PassageOptions& options,
+                                const std::shared_ptr<WindowVectors>& vectors = nullptr,
+                                const std::function<bool()>& wanted = {});
 
  private:
   std::shared_ptr<Sequence> root_;
@@ -59,8 +67,9 @@ class StartingPoint {
   MemoryUsage usage_;
   std::string why_single_;
   bool single_ = false;
+  VectorFolder folder_;  // of its memory, if it is kept
   std::mutex mutex_;
-  std::mutex finding_;
+  std::timed_mutex finding_;
   std::optional<PassageFinder> finder_;  // once passages were asked for
 };
 

@@ -29,6 +29,7 @@
 /// place has of the question's words, keys the rest, an encoder as much as both.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +40,7 @@
 #include "episodic/memory/sequence_memory.hpp"
 #include "episodic/model/sentence_encoder.hpp"
 #include "episodic/session/model.hpp"
+#include "episodic/session/window_vectors.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic {
@@ -68,12 +70,17 @@ class PassageFinder {
   PassageFinder& operator=(PassageFinder&&) noexcept;
 
   /// A further voice: a sentence encoder's, which finds other words than the text's best. From the
-  /// next `read` on, which encodes all of the text: about as much work as a model of 30M parameters
-  /// has with reading it. Null: no more. \param encoder must outlive the finder
+  /// next `read` on, which encodes all of the text that has no vectors yet: about as much work as a
+  /// model of 30M parameters has with reading it. Null: no more.
+  void set_vectors(std::shared_ptr<WindowVectors> vectors);
+  /// The same with vectors of its own. \param encoder must outlive the finder; null: no more
   void set_encoder(const SentenceEncoder* encoder);
+  /// From the next `read` on the encoder's vectors are taken from this folder, and left there where
+  /// it has them not yet. To be said again after each commit. Nothing without an encoder
+  void keep_vectors(VectorFolder folder);
 
   /// Takes in the events that closed since the last call; begins anew where the sequence went back
-  /// or is another one.
+  /// or is another one. Then encodes.
   /// \param ids of the sequence's tokens from its first on; negative: unknown or forgotten, in no
   ///        passage. Those of the closed events count.
   /// \param progress of the encoder, in pieces of the text. Where it says false the rest waits for
@@ -82,6 +89,15 @@ class PassageFinder {
   ///         ids than the closed events have tokens
   void read(const SequenceMemory& memory, std::span<const std::int64_t> ids,
             const ProgressCallback& progress = {});
+  /// The two halves of `read`, for whoever may not keep the memory from others as long as the
+  /// encoder takes: `encode` needs it no more. Where the sequence only went on since the last call,
+  /// `follow` costs what was added: what is known already is not looked at.
+  /// \param ids_of ids of a range of tokens, asked for those that are needed
+  void follow(const SequenceMemory& memory,
+              const std::function<std::vector<std::int64_t>(TokenRange)>& ids_of);
+  void follow(const SequenceMemory& memory, std::span<const std::int64_t> ids);
+  /// \return whether all of the text has its vectors
+  bool encode(const ProgressCallback& progress = {});
 
   /// The passages that have most to do with the question, best first; fewer where there are fewer.
   /// What is not in a closed event yet, the window, is in none.

@@ -3,6 +3,7 @@
 /// \file
 /// Closed events as token ranges, and the rule that closes them (EM 3.1).
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,33 @@ struct TokenRange {
   std::int64_t size() const { return end - start; }
   bool operator==(const TokenRange&) const = default;
 };
+
+namespace event_table_detail {
+
+/// A number that no other object of the process has or had; a copy has one of its own.
+struct Unique {
+  Unique() : number_(next()) {}
+  Unique(const Unique&) noexcept : number_(next()) {}
+  Unique& operator=(const Unique&) noexcept {
+    number_ = next();
+    return *this;
+  }
+  std::uint64_t number() const { return number_; }
+
+ private:
+  static std::uint64_t next() noexcept {
+    // a library and its program may count apart: each begins somewhere else
+    static std::atomic<std::uint64_t> last{reinterpret_cast<std::uintptr_t>(&last) *
+                                           0x9e3779b97f4a7c15U};
+    std::uint64_t number;
+    do number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+    while (number == 0);
+    return number;
+  }
+  std::uint64_t number_;
+};
+
+}  // namespace event_table_detail
 
 /// The closed events of a sequence, in order of time and without gaps: event 0 starts at n_init.
 /// Copies of a table that was shared hold its events together, and those that they add alone.
@@ -106,6 +134,9 @@ class EventTable {
 
   /// First token that is in no closed event (n_init before the first).
   std::int64_t pending_start() const { return pending_start_; }
+  /// A number that stays the same while events are added, and for no longer: where it does, the
+  /// events that were there still are, and so are their tokens. Copies have others. Never 0.
+  std::uint64_t line() const { return line_.number(); }
   /// Tokens in closed events.
   std::int64_t tokens() const { return pending_start_ - n_init_; }
 
@@ -117,6 +148,7 @@ class EventTable {
   }
   /// \throws FileError for an event longer than max_block or empty
   void load(ByteReader& from) {
+    line_ = {};
     events_.clear();
     pending_start_ = n_init_;
     for (auto n = from.get<std::uint64_t>(); n > 0; --n) {
@@ -131,6 +163,7 @@ class EventTable {
 
   /// Forgets the events from `n_events` on (rewind).
   void truncate(std::int64_t n_events) noexcept {
+    if (n_events < size()) line_ = {};
     events_.truncate(static_cast<std::size_t>(n_events));
     pending_start_ = events_.empty() ? n_init_ : events_.back().end;
   }
@@ -140,6 +173,7 @@ class EventTable {
 
   std::int64_t n_init_ = 0, min_block_ = 1, max_block_ = 1, pending_start_ = 0;
   SharedList<TokenRange> events_;
+  event_table_detail::Unique line_;
 };
 
 }  // namespace EPISODIC_NAMESPACE

@@ -56,6 +56,18 @@ Asked::~Asked() {
     }
 }
 
+std::function<bool()> looking_after(Connection& connection) {
+  return [&connection, probed = Clock::time_point{}]() mutable {
+    Connection::Client client = connection.client();
+    if (client == Connection::Client::quiet && Clock::now() - probed > kProbe) {
+      probed = Clock::now();
+      connection.probe();
+      client = connection.client();
+    }
+    return client != Connection::Client::gone;
+  };
+}
+
 std::string given_up_message(GivenUp why) {
   switch (why) {
     case GivenUp::overdue:

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -70,6 +71,10 @@ class Answering {
   const ServerOptions& options_;
   std::mutex log_mutex_;
 };
+
+/// Asked now and then before there is an answer: whether its client is still there.
+/// \param connection must outlive it
+std::function<bool()> looking_after(Connection& connection);
 
 /// Why an answer is not complete, to the client that it was for.
 std::string given_up_message(GivenUp why);

@@ -13,7 +13,7 @@ void create_message(RouteContext& context, Exchange& exchange, httplib::Response
   take_memory_header(exchange, request);
   exchange.body = {};
   exchange.connection.release_body();
-  Job job = context.service.prepare(request);
+  Job job = context.service.prepare(request, looking_after(exchange.connection));
   MessagesForm::Head head;
   head.id = context.new_id("msg");
   head.model = context.options.model_name;

@@ -23,7 +23,7 @@ void complete(RouteContext& context, RequestKind kind, Exchange& exchange,
   head.logprobs = request.options.logprobs >= 0;
   if (head.logprobs)
     head.tokens = TokenTexts(context.service.tokens(), context.service.model().tokenizer());
-  Job job = context.service.prepare(request);
+  Job job = context.service.prepare(request, looking_after(exchange.connection));
   head.tools = job.tools;
   const auto asked =
       context.answering.ask(std::move(place), std::move(job),

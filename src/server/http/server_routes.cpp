@@ -123,6 +123,16 @@ std::string metrics(RouteContext& context) {
           c.event_reads);
   counter("episodic_event_cache_hits_total",
           "Of these, events of a disk tier that lay in host memory.", c.event_read_hits);
+  if (const auto& vectors = context.service.vectors()) {
+    const WindowVectorsCounters of_texts = vectors->counters();
+    counter("episodic_encoder_windows_total", "Windows of text that the encoder read for passages.",
+            of_texts.encoded);
+    counter("episodic_encoder_windows_reused_total",
+            "Windows of text whose vectors were there, or in a memory's folder.", of_texts.reused);
+    counter("episodic_encoder_windows_refused_total",
+            "Windows of text whose vectors found no room.", of_texts.refused);
+    gauge("episodic_encoder_bytes", "Bytes of the encoder's vectors.", of_texts.bytes);
+  }
   std::size_t open = 0;
   const MemoryUsage usage = memory_usage(context.service, open);
   gauge("episodic_memories_open", "Memories by name that answers begin behind.", open);

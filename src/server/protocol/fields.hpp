@@ -77,6 +77,12 @@ class Fields {
       wrong(name, fmt::format("must be a whole number of at least {}", least));
     return value->get<std::int64_t>();
   }
+  /// The same with an upper end.
+  std::int64_t count_up_to(const char* name, std::int64_t most, std::int64_t otherwise) {
+    const std::int64_t value = count(name, 0, otherwise);
+    if (value > most) wrong(name, fmt::format("must be at most {}", most));
+    return value;
+  }
   double number(const char* name, double least, double most, double otherwise) {
     const json* value = find(name);
     if (!value) return otherwise;

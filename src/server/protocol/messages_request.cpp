@@ -301,9 +301,7 @@ Request parse_messages_request(std::string_view body, const GenerateOptions& def
   request.progress = fields.flag("return_progress");
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
-  request.reread = fields.count("reread", 0, 0);
-  if (request.reread > kMostPassages)
-    Fields::wrong("reread", fmt::format("must be at most {}", kMostPassages));
+  request.reread = fields.count_up_to("reread", kMostPassages, 0);
   if (const Tree* include = fields.find("include")) {
     if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
     for (const Tree& what : *include) {

@@ -377,9 +377,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
   take_includes(fields, request);
-  request.reread = fields.count("reread", 0, 0);
-  if (request.reread > kMostPassages)
-    Fields::wrong("reread", fmt::format("must be at most {}", kMostPassages));
+  request.reread = fields.count_up_to("reread", kMostPassages, 0);
   request.stream = fields.flag("stream");
   request.progress = fields.flag("return_progress");
   if (const json* options = fields.find("stream_options")) {
