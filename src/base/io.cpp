@@ -398,7 +398,7 @@ bool Directory::at_its_path() const {
   return entry_of(info).same_file(handle_->look());
 }
 
-std::vector<std::string> Directory::names() const {
+std::vector<std::string> Directory::names(bool (*wanted)(std::string_view name)) const {
   // A descriptor of its own, for where it stands in the list belongs to a descriptor.
   const int copy = calls_->open(Kind::directory, fd(), ".", O_RDONLY | O_DIRECTORY);
   if (copy < 0) fail(-copy, path(), "list it");
@@ -411,7 +411,7 @@ std::vector<std::string> Directory::names() const {
   std::vector<std::string> names;
   for (errno = 0; const dirent* entry = ::readdir(list.get()); errno = 0)
     if (const std::string_view name = entry->d_name; name != "." && name != "..")
-      names.emplace_back(name);
+      if (!wanted || wanted(name)) names.emplace_back(name);
   if (errno != 0) fail(errno, path(), "list it");
   std::sort(names.begin(), names.end());
   return names;

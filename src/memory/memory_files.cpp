@@ -70,8 +70,7 @@ void share_file(const io::Directory& from, const io::Directory& to, const std::s
 void share_caches(const io::Directory& from, const io::Directory& to,
                   std::vector<std::string>& made) {
   try {
-    for (const std::string& name : from.names()) {
-      if (!is_cache_file(name)) continue;
+    for (const std::string& name : from.names(is_cache_file)) {
       made.push_back(name);
       try {
         share_file(from, to, name);

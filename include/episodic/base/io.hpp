@@ -211,8 +211,8 @@ class Directory {
   /// Whether the path still leads to this folder, which may have been moved, removed or replaced.
   /// \throws FileError if that cannot be learnt
   bool at_its_path() const;
-  /// All names, sorted. \throws FileError
-  std::vector<std::string> names() const;
+  /// All names, sorted; of `wanted` only those that it says true to. \throws FileError
+  std::vector<std::string> names(bool (*wanted)(std::string_view name) = nullptr) const;
   /// The descriptor.
   int fd() const;
 
