@@ -1109,7 +1109,7 @@ kernels::RepresentativeParams DeviceMemory::Impl::representative_params() const 
 void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
   auto& relevance = emptied(launched.relevance);
   auto& closings = emptied(launched.closings);
-  auto& places = emptied(launched.places);
+  auto& placings = emptied(launched.places);
   auto& chosen = emptied(launched.chosen);
   auto& codes = emptied(launched.codes);
   auto& kept = emptied(launched.kept);
@@ -1119,14 +1119,14 @@ void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
     if (!later) relevance.push_back(m.relevance_params());
     closings.push_back(m.close_params());
     if (!m.may_close()) continue;
-    places.push_back(m.place_params());
+    placings.push_back(m.place_params());
     if (!later) chosen.push_back(m.representative_params());
     if (m.keeps_codes() && !later) codes.push_back(m.code_params(m.max_closed));
     if (!m.writes_beside()) kept.push_back(m.block_params(0, m.recalling));
   }
   device::launch_batch(kernels::commit_relevance_batch, relevance, stream, "relevance");
   device::launch_batch(kernels::close_events_batch, closings, stream, "closing events");
-  device::launch_batch(kernels::place_events_batch, places, stream, "placing events");
+  device::launch_batch(kernels::place_events_batch, placings, stream, "placing events");
   device::launch_batch(kernels::select_representatives_batch, chosen, stream, "representatives");
   device::launch_batch(kernels::encode_representatives_batch, codes, stream,
                        "codes of representatives");
