@@ -79,11 +79,10 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
     PassageFinder finder(root_->shared_model());
     finder.set_vectors(vectors);
     finder.keep_vectors(folder_);
-    const std::lock_guard root(mutex_);
-    finder.follow(*root_->memory(), ids_);
+    // through a reader of its own: others begin here meanwhile
+    finder.follow(*sequence()->memory(), ids_);
     finder_.emplace(std::move(finder));
   }
-  // others begin here meanwhile: the encoder needs the text alone
   bool gone = false;
   finder_->encode([&](std::int64_t, std::int64_t) { return !(gone = !still_wanted()); });
   if (gone) return {};

@@ -114,7 +114,7 @@ void EncoderVoice::take_from_folder() {
   store.count_reused(static_cast<std::int64_t>(before - missing_.size()));
 }
 
-void EncoderVoice::leave_in_folder() const {
+void EncoderVoice::leave_in_folder() {
   WindowFile file;
   std::set<TextDigest> there;
   for (const Window& w : windows_) {
@@ -122,7 +122,7 @@ void EncoderVoice::leave_in_folder() const {
     file.digests.push_back(w.digest);
     file.numbers.insert(file.numbers.end(), w.vector->numbers.begin(), w.vector->numbers.end());
   }
-  if (!file.digests.empty()) file.write(folder_, vectors_->encoder());
+  if (!file.digests.empty()) leaves_ = file.write(folder_, vectors_->encoder());
 }
 
 /// Another holder may have encoded some of them meanwhile, and a text may stand there twice.
@@ -162,8 +162,9 @@ bool EncoderVoice::encode(const ProgressCallback& progress) {
   };
   leave_out_known();  // of a call that did not come to its end
   const bool keeps = !folder_.dir.empty();
-  if (!missing_.empty() && keeps) take_from_folder();
-  bool unsaved = keeps && !windows_.empty() && !WindowFile::is_there(folder_, vectors_->encoder());
+  if (!missing_.empty() && keeps && vectors_->impl_->store.has_room()) take_from_folder();
+  bool unsaved =
+      keeps && leaves_ && !windows_.empty() && !WindowFile::is_there(folder_, vectors_->encoder());
   const std::size_t all = missing_.size();
   std::size_t done = 0, saved = 0;
   while (done < all) {
@@ -174,8 +175,8 @@ bool EncoderVoice::encode(const ProgressCallback& progress) {
     const std::size_t n = std::min(kAtOnce, all - done);
     encode_some(std::span(missing_).subspan(done, n));
     done += n;
-    unsaved = keeps;
-    if (keeps && done - saved >= kUnsaved) {
+    unsaved = keeps && leaves_;
+    if (unsaved && done - saved >= kUnsaved) {
       leave_in_folder();
       saved = done;
       unsaved = false;

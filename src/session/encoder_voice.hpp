@@ -31,7 +31,10 @@ class EncoderVoice {
   EncoderVoice& operator=(const EncoderVoice&) = delete;
 
   /// Vectors are read from there and left there, from the next `encode` on.
-  void keep_in(VectorFolder folder) { folder_ = std::move(folder); }
+  void keep_in(VectorFolder folder) {
+    folder_ = std::move(folder);
+    leaves_ = true;
+  }
 
   /// The text is this from now on.
   /// \param ids of the text from its first token on; negative: no text
@@ -65,11 +68,12 @@ class EncoderVoice {
 
   void cut(std::size_t windows);
   void take_from_folder();
-  void leave_in_folder() const;
+  void leave_in_folder();
   void encode_some(std::span<const Missing> some);
 
   std::shared_ptr<WindowVectors> vectors_;
   VectorFolder folder_;
+  bool leaves_ = true;  // nothing was refused there
   std::vector<Window> windows_;
   std::vector<Missing> missing_;  // in order of the text
 };

@@ -3,6 +3,7 @@
 /// \file
 /// Vectors by the digest of the text that they are of, counted by those who hold them.
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -70,10 +71,36 @@ class WindowStore {
   WindowVectorsCounters counters_;
 };
 
+/// A lock whose holders come in the order in which they asked: who takes it again at once does not
+/// keep the others waiting.
+class Turns {
+ public:
+  void lock() {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t mine = asked_++;
+    next_.wait(lock, [&] { return served_ == mine; });
+  }
+  void unlock() {
+    const std::lock_guard lock(mutex_);
+    ++served_;
+    next_.notify_all();
+  }
+  /// Those that hold it or wait for it.
+  std::uint64_t taken() const {
+    const std::lock_guard lock(mutex_);
+    return asked_ - served_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable next_;
+  std::uint64_t asked_ = 0, served_ = 0;
+};
+
 struct WindowVectors::Impl {
   std::shared_ptr<const SentenceEncoder> encoder;
   WindowStore store;
-  std::mutex encoding;  // of a few windows at a time, for one holder after the other
+  Turns encoding{};  // of a few windows at a time
 };
 
 }  // namespace episodic

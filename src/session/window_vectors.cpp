@@ -24,7 +24,7 @@ WindowVectors::WindowVectors(std::shared_ptr<const SentenceEncoder> encoder, std
   if (!encoder) throw ConfigError("window vectors: the encoder is null; open one");
   if (bytes < 0) throw ConfigError(fmt::format("window vectors: bytes = {}, must be >= 0", bytes));
   const std::int64_t width = encoder->width();
-  impl_.reset(new Impl{std::move(encoder), {width, bytes}, {}});
+  impl_.reset(new Impl{std::move(encoder), {width, bytes}});
 }
 WindowVectors::~WindowVectors() = default;
 

@@ -266,6 +266,44 @@ TEST_CASE("window vectors: no more bytes than are given; what is held stays") {
   REQUIRE(scores[1] == -1);
 }
 
+TEST_CASE("window vectors: a long text lets short ones in between") {
+  Turns turns;
+  turns.lock();
+  std::atomic<bool> served = false;
+  std::thread other([&] {
+    turns.lock();
+    served = true;
+    turns.unlock();
+  });
+  while (turns.taken() < 2) std::this_thread::yield();
+  turns.unlock();
+  turns.lock();  // asked for later than the other did
+  REQUIRE(served);
+  turns.unlock();
+  other.join();
+  REQUIRE(turns.taken() == 0);
+
+  const auto shared = vectors();
+  const Tokenizer& tokenizer = model()->tokenizer();
+  const std::vector<std::int32_t> ids = ids_of(story()), few = ids_of(sentences(900, 3));
+  EncoderVoice long_one(shared);
+  long_one.follow(tokenizer, ids, 0);
+  int pieces = 0;
+  bool short_one_done = false;
+  REQUIRE(long_one.encode([&](std::int64_t, std::int64_t) {
+    if (pieces++ == 0) {
+      std::thread([&] {
+        EncoderVoice short_one(shared);
+        short_one.follow(tokenizer, few, 0);
+        short_one_done = short_one.encode({});
+      }).join();
+      REQUIRE(short_one_done);
+    }
+    return true;
+  }));
+  REQUIRE(pieces > 1);
+}
+
 TEST_CASE("window vectors: what lies beside a memory is computed once, for forks too") {
   if (no_model()) return;
   const Kept kept;
@@ -487,6 +525,21 @@ TEST_CASE("window vectors: where nothing can be written, all goes on") {
       REQUIRE(calls.faults() > 0);
       REQUIRE(Kept::caches(kept.dir).size() == (reads ? 1 : 0));
     }
+  {  // a folder that refused is not tried at each question again
+    const EpisodicMemory memory = kept.open();
+    FaultyCalls full;
+    full.play({.site = {io::Kind::cache, Op::create}, .error = ENOSPC, .for_ever = true});
+    VectorFolder folder = VectorFolder::of(memory);
+    folder.calls = &full;
+    EncoderVoice voice(vectors());
+    voice.keep_in(folder);
+    voice.follow(model()->tokenizer(), ids_of(story()), 0);
+    for (int i = 0; i < 3; ++i) REQUIRE(voice.encode({}));
+    REQUIRE(full.faults() == 1);
+    voice.keep_in(folder);  // but after a commit
+    REQUIRE(voice.encode({}));
+    REQUIRE(full.faults() == 2);
+  }
   // half of each write, and a folder that has gone
   FaultyCalls calls;
   calls.play(
