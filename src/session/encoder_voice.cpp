@@ -122,7 +122,9 @@ void EncoderVoice::leave_in_folder() {
     file.digests.push_back(w.digest);
     file.numbers.insert(file.numbers.end(), w.vector->numbers.begin(), w.vector->numbers.end());
   }
-  if (!file.digests.empty()) leaves_ = file.write(folder_, vectors_->encoder());
+  if (file.digests.empty()) return;
+  leaves_ = file.write(folder_, vectors_->encoder());
+  if (leaves_) unsaved_ = false;
 }
 
 /// Another holder may have encoded some of them meanwhile, and a text may stand there twice.
@@ -163,8 +165,8 @@ bool EncoderVoice::encode(const ProgressCallback& progress) {
   leave_out_known();  // of a call that did not come to its end
   const bool keeps = !folder_.dir.empty();
   if (!missing_.empty() && keeps && vectors_->impl_->store.has_room()) take_from_folder();
-  bool unsaved =
-      keeps && leaves_ && !windows_.empty() && !WindowFile::is_there(folder_, vectors_->encoder());
+  if (keeps && !windows_.empty() && !WindowFile::is_there(folder_, vectors_->encoder()))
+    unsaved_ = true;
   const std::size_t all = missing_.size();
   std::size_t done = 0, saved = 0;
   while (done < all) {
@@ -175,17 +177,16 @@ bool EncoderVoice::encode(const ProgressCallback& progress) {
     const std::size_t n = std::min(kAtOnce, all - done);
     encode_some(std::span(missing_).subspan(done, n));
     done += n;
-    unsaved = keeps && leaves_;
-    if (unsaved && done - saved >= kUnsaved) {
+    unsaved_ = true;
+    if (keeps && leaves_ && done - saved >= kUnsaved) {
       leave_in_folder();
       saved = done;
-      unsaved = false;
     }
     if (progress && !progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(all)))
       break;
   }
   leave_out_known();
-  if (unsaved) leave_in_folder();
+  if (unsaved_ && keeps && leaves_) leave_in_folder();
   return missing_.empty();
 }
 

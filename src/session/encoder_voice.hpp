@@ -73,7 +73,8 @@ class EncoderVoice {
 
   std::shared_ptr<WindowVectors> vectors_;
   VectorFolder folder_;
-  bool leaves_ = true;  // nothing was refused there
+  bool leaves_ = true;    // nothing was refused there
+  bool unsaved_ = false;  // there are vectors that are not there yet
   std::vector<Window> windows_;
   std::vector<Missing> missing_;  // in order of the text
 };
