@@ -400,7 +400,10 @@ Json Finding::settings() const {
       {"facts_sha256", suites::file_sha256(flags_.facts)},
       {"tokens", text_.ids.size()},
       {"facts", {{"first", flags_.first}, {"count", flags_.count}}},
-      {"passages", {{"count", flags_.passages.count}, {"tokens", flags_.passages.tokens}}},
+      {"passages",
+       {{"count", flags_.passages.count},
+        {"tokens", flags_.passages.tokens},
+        {"rerank", flags_.passages.rerank}}},
       {"chat_format", !flags_.plain},
       {"encoder", encoder_ ? Json(encoder_->fingerprint()) : Json()},
       {"memory", tools::settings_json(config_)},
@@ -550,6 +553,8 @@ int main(int argc, char** argv) {
   app.option("--count", flags.count, "Facts that are hidden").positive();
   app.option("--passages", flags.passages.count, "Passages that are read again").positive();
   app.option("--passage-tokens", flags.passages.tokens, "Tokens of each").positive();
+  app.option("--rerank", flags.passages.rerank, "Candidates that the model reads to choose them")
+      .not_negative();
   app.option("--encoder", flags.encoder, "Sentence encoder that finds passages and chunks too")
       .type_name("DIR");
   app.flag("--plain", flags.plain, "Without the model's chat format");

@@ -44,6 +44,7 @@ class AnswerOptions(TypedDict, total=False):
     ignore_eos: bool           #: (False)
     chat: bool                 #: in the model's chat format (`ask`: where it has one, `generate`: False)
     reread: int                #: passages that are found for the question and read again before it
+    rerank: int                #: candidates that the model reads to choose those passages (0)
     recall: bool               #: note what was recalled (True)
 
 
@@ -196,8 +197,8 @@ class Engine:
 
         options: max_new (128), temperature (0: greedy), top_p, top_k, min_p, repetition_penalty, seed, stop (a list of
         texts), ignore_eos; chat: in the model's chat format (default: where it has one); reread: passages that are
-        found for the question and read again before it (default: 3 in the chat format, else 0); recall (True): note
-        what was recalled. on_token: called with each id and the text that became certain; False ends the answer."""
+        found for the question and read again before it (default: 3 in the chat format, else 0); rerank: candidates that
+        the model reads to choose those passages (0); recall (True): note what was recalled. on_token: called with each id and the text that became certain; False ends the answer."""
         return self._answer("sequence_ask", question, on_token, dict(options))
 
     def generate(self, prompt: Text, on_token: Callable[[int, str], object] | None = None,

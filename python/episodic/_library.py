@@ -67,7 +67,7 @@ class BusyError(Error, RuntimeError):
 
 _ERRORS: dict[int, type[Error]] = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError,
                                                        DeviceError, NotBuiltError, ClosedError, BusyError)}
-_API_VERSION = 2
+_API_VERSION = 3
 
 PROGRESS = ctypes.CFUNCTYPE(c_int32, c_int64, c_int64, c_void_p)
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_int64, POINTER(ctypes.c_char), c_size_t, c_void_p)
@@ -105,7 +105,7 @@ class GenerateOptions(_Struct):
     _fields_ = [("struct_size", c_size_t), ("max_new", c_int64), ("temperature", c_double), ("top_p", c_double),
                 ("top_k", c_int64), ("min_p", c_double), ("repetition_penalty", c_double), ("seed", c_uint64),
                 ("ignore_eos", c_int32), ("chat", c_int32), ("reread", c_int64), ("stop", POINTER(c_char_p)),
-                ("n_stop", c_size_t), ("recall", c_int32)]
+                ("n_stop", c_size_t), ("recall", c_int32), ("rerank", c_int32)]
 
 
 class Recalled(ctypes.Structure):

@@ -46,6 +46,8 @@ class Engines(unittest.TestCase):
         self.assertEqual(answer.passages, [])
         again = engine.ask(QUESTION, max_new=8, reread=2)
         self.assertIn("52871", again.passages[0].text)
+        best = engine.ask(QUESTION, max_new=8, reread=1, rerank=4)
+        self.assertEqual([p.score for p in best.passages], [1])  # of the likeliest question
 
     def test_full_attention_is_asked_too_and_stays_as_it_was(self):
         engine = episodic.load(MODEL)

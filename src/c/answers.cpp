@@ -28,7 +28,7 @@ ChatPrompt prompt_of(SequenceObject& object, std::string_view text,
   if (o.reread > 0 && sequence.has_memory()) {
     if (!object.finder) object.finder = std::make_unique<PassageFinder>(sequence.shared_model());
     object.finder->read(*sequence.memory(), sequence.known_ids());
-    passages = object.finder->find(text, {.count = o.reread});
+    passages = object.finder->find(text, {.count = o.reread, .rerank = o.rerank});
     before = joined_text(passages);
     if (!before.empty()) before += "\n\n";
   }

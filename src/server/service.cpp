@@ -197,7 +197,12 @@ ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& jo
 /// \throws RequestError where nothing can be found, naming the reason
 void Service::find_passages(const Request& request, Job& job,
                             const std::function<bool()>& wanted) const {
-  if (request.reread == 0) return;
+  if (request.reread == 0) {
+    if (request.rerank > 0)
+      throw RequestError("'rerank' chooses the passages of 'reread', which is 0; give both",
+                         "rerank");
+    return;
+  }
   if (request.store)
     throw RequestError(
         "'reread' and 'store' do not go together: the passages would be kept twice; leave one out",
@@ -218,7 +223,8 @@ void Service::find_passages(const Request& request, Job& job,
   };
   try {
     job.work.passages =
-        job.work.start->passages(question, {.count = request.reread}, vectors_, goes_on);
+        job.work.start->passages(question, {.count = request.reread, .rerank = request.rerank},
+                                 vectors_, goes_on);
   } catch (const Error& e) {
     throw RequestError(e.what(), "reread");
   }

@@ -86,7 +86,8 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
   bool gone = false;
   finder_->encode([&](std::int64_t, std::int64_t) { return !(gone = !still_wanted()); });
   if (gone) return {};
-  return finder_->find(question, options);
+  return finder_->find(question, options,
+                       [&](std::int64_t, std::int64_t) { return still_wanted(); });
 }
 
 }  // namespace episodic::server

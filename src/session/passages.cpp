@@ -14,6 +14,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/text/sentences.hpp"
 #include "key_voice.hpp"
+#include "question_likelihood.hpp"
 #include "word_voice.hpp"
 
 namespace episodic {
@@ -82,6 +83,8 @@ struct PassageFinder::Impl {
     return text_of(range, begins);
   }
   TokenRange around(const TokenRange& event, std::int64_t tokens) const;
+  bool rerank(std::string_view question, std::vector<Passage>& passages,
+              const ProgressCallback& progress) const;
 };
 
 PassageFinder::PassageFinder(std::shared_ptr<const Model> model) {
@@ -224,11 +227,34 @@ TokenRange PassageFinder::Impl::around(const TokenRange& event, std::int64_t tok
   return range;
 }
 
-std::vector<Passage> PassageFinder::find(std::string_view question, const PassageOptions& options) {
+/// By the likelihood of the question behind each; of equal ones the earlier stays first.
+/// \return false where `progress` ended it
+bool PassageFinder::Impl::rerank(std::string_view question, std::vector<Passage>& passages,
+                                 const ProgressCallback& progress) const {
+  if (passages.empty()) return true;
+  QuestionLikelihood likelihood(model, question);
+  for (std::size_t i = 0; i < passages.size(); ++i) {
+    passages[i].score = likelihood.log_likelihood(passages[i].text);
+    if (progress &&
+        !progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(passages.size())))
+      return false;
+  }
+  std::stable_sort(passages.begin(), passages.end(),
+                   [](const Passage& a, const Passage& b) { return a.score > b.score; });
+  const double best = passages.front().score;
+  for (Passage& p : passages)
+    p.score = std::exp((p.score - best) / static_cast<double>(likelihood.tokens()));
+  return true;
+}
+
+std::vector<Passage> PassageFinder::find(std::string_view question, const PassageOptions& options,
+                                         const ProgressCallback& progress) {
   if (options.count < 0)
     throw ConfigError(fmt::format("passages: count = {}, must be >= 0", options.count));
   if (options.tokens < 1)
     throw ConfigError(fmt::format("passages: tokens = {}, must be >= 1", options.tokens));
+  if (options.rerank < 0)
+    throw ConfigError(fmt::format("passages: rerank = {}, must be >= 0", options.rerank));
   if (question.find_first_not_of(" \t\r\n") == std::string_view::npos)
     throw DataError("passages: the question is empty; ask something");
   Impl& m = *impl_;
@@ -251,10 +277,12 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return fused[a] > fused[b]; });
+  const std::int64_t candidates =
+      options.rerank == 0 ? options.count : std::max(options.count, options.rerank);
   std::int64_t taken = 0;
   for (const std::size_t e : order) {
     const TokenRange& event = m.events[e];
-    if (taken == options.count) break;
+    if (taken == candidates) break;
     if (!m.known((event.start + event.end) / 2)) continue;
     const auto holds = [&](const Passage& p) {
       return p.tokens.start <= event.start && event.end <= p.tokens.end;
@@ -278,6 +306,8 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
     found.insert(behind, std::move(passage));
   }
   for (Passage& p : found) p.text = m.text_of(p.tokens);
+  if (options.rerank > 0 && !m.rerank(question, found, progress)) return {};
+  if (std::ssize(found) > options.count) found.resize(static_cast<std::size_t>(options.count));
   return found;
 }
 

@@ -28,6 +28,7 @@ struct ChatCommandFlags {
   JsonFlag json;
   bool no_history = false;
   std::int64_t reread = 0;  ///< passages that are read again before a message
+  std::int64_t rerank = 0;  ///< candidates that the model reads to choose them
   EncoderFlags encoder;     ///< which finds them too
 };
 

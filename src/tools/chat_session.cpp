@@ -57,7 +57,9 @@ std::vector<Passage> ChatSession::find_passages() {
   ProgressBar bar("encoding the text", flags_.common.quiet || flags_.encoder.dir.empty());
   finder_->follow(*engine_.memory(), [this](TokenRange range) { return ids_of(range); });
   finder_->encode(bar.callback());
-  return finder_->find(message_, {.count = flags_.reread});
+  ProgressBar choosing("choosing passages", flags_.common.quiet || flags_.rerank == 0);
+  return finder_->find(message_, {.count = flags_.reread, .rerank = flags_.rerank},
+                       choosing.callback());
 }
 
 /// What is read again is for this answer alone: behind it the conversation goes on as if message

@@ -29,14 +29,14 @@ struct AskFlags {
   GrammarFlags grammar;
   bool keep = false, recall = false, passages_only = false;
   std::optional<std::int64_t> reread;
-  std::int64_t passage_tokens = PassageOptions().tokens;
+  std::int64_t passage_tokens = PassageOptions().tokens, rerank = 0;
 
   /// What is read again. In the chat format it is the default: models answer much more so
   /// (docs/finding.md). Where it cannot be done, nobody asked for it.
   PassageOptions passages(const MemoryConfig& memory) const {
     const bool can = !keep && memory.scope == EventScope::sequence;
     const std::int64_t otherwise = chat.chat && can ? PassageOptions().count : 0;
-    return {.count = reread.value_or(otherwise), .tokens = passage_tokens};
+    return {.count = reread.value_or(otherwise), .tokens = passage_tokens, .rerank = rerank};
   }
 };
 
@@ -117,7 +117,8 @@ void run(const AskFlags& flags) {
     finder.keep_vectors(VectorFolder::of(*memory));
     ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
     finder.read(*memory, memory->token_ids(0, memory->tokens()), bar.callback());
-    passages = finder.find(flags.prompt, reread);
+    ProgressBar choosing("choosing passages", flags.common.quiet || reread.rerank == 0);
+    passages = finder.find(flags.prompt, reread, choosing.callback());
     find_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   // a memory that is all in its window has none: then it answers itself
@@ -225,6 +226,11 @@ void add_ask(Command& app) {
           .shows_default("3 with --chat, else 0");
   sub.option("--passage-tokens", flags->passage_tokens, "Tokens of each, to sentence ends")
       .positive()
+      .shows_default()
+      .needs(reread);
+  sub.option("--rerank", flags->rerank,
+             "Candidates that the model reads, each with the question, to choose the passages")
+      .not_negative()
       .shows_default()
       .needs(reread);
   const Option keep =

@@ -234,6 +234,11 @@ void add_chat(Command& app) {
           .not_negative()
           .shows_default()
           .excludes(server);
+  sub.option("--rerank", flags->rerank,
+             "Candidates that the model reads, each with the message, to choose the passages")
+      .not_negative()
+      .shows_default()
+      .needs(reread);
   flags->encoder.add_to(sub, "Passages are found").needs(reread);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::model);
   flags->grammar.add_to(sub);

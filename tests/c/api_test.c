@@ -293,6 +293,21 @@ static void test_engine(const char* path, const char* folder) {
   }
   options.recall = 0;
   OK(episodic_answer_free(again));
+  options.rerank = 4;
+  OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &again));
+  {
+    episodic_passage best;
+    OK(episodic_answer_passages(again, &best, 1, &n));
+    CHECK(n == 1 && best.score == 1); /* of the likeliest question */
+  }
+  OK(episodic_answer_free(again));
+  {
+    episodic_answer none;
+    options.rerank = -1;
+    FAILS(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &none),
+          EPISODIC_CONFIG, "rerank");
+  }
+  options.rerank = 0;
   options.reread = 0;
   FAILS(episodic_answer_text(again, buffer, sizeof buffer, NULL), EPISODIC_BAD_HANDLE, "freed");
   FAILS(episodic_answer_free(again), EPISODIC_BAD_HANDLE, "freed");

@@ -23,6 +23,7 @@ int main(void) {
   AT(episodic_generate_options, reread);
   AT(episodic_generate_options, n_stop);
   AT(episodic_generate_options, recall);
+  AT(episodic_generate_options, rerank);
   SIZE(episodic_recalled);
   AT(episodic_recalled, rank);
   AT(episodic_recalled, attention);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -455,6 +456,69 @@ TEST_CASE("passages: the place that a question asks for is found, with its sente
   REQUIRE(finder.find(questions[0], {0, 48}).empty());
 }
 
+/// Log-likelihood of a question behind a text, from all logits of one step.
+double plain_log_likelihood(const std::string& text, const std::string& question) {
+  const Tokenizer& tokenizer = model()->tokenizer();
+  Ids ids = tokenizer.encode(text + "\n\nQuestion:");
+  const std::size_t before = ids.size();
+  for (const std::int64_t id : encode_continuation(tokenizer, " " + question)) ids.push_back(id);
+  Sequence sequence(model());
+  const auto vocab = static_cast<std::size_t>(model()->config().vocab_size);
+  std::vector<float> logits(ids.size() * vocab);
+  sequence.step(ids, logits);
+  double sum = 0;
+  for (std::size_t t = before; t < ids.size(); ++t) {
+    const float* row = logits.data() + (t - 1) * vocab;
+    double all = 0;
+    for (std::size_t v = 0; v < vocab; ++v) all += std::exp(static_cast<double>(row[v]));
+    sum += row[ids[t]] - std::log(all);
+  }
+  return sum;
+}
+
+TEST_CASE("passages: the model reads candidates and puts the likeliest question's first") {
+  if (no_model()) return;
+  Reader reader;
+  PassageFinder finder = reader.finder();
+  const Tokenizer& tokenizer = model()->tokenizer();
+  for (const std::string question :
+       {"What is the donkey of Agatha called?", "Who looked at the sea?", "Quentin?"}) {
+    CAPTURE(question);
+    const std::vector<Passage> candidates = finder.find(question, {9, 24});
+    const std::vector<Passage> all = finder.find(question, {9, 24, 9});
+    REQUIRE(all.size() == candidates.size());
+    std::vector<double> expected;
+    for (const Passage& p : candidates)
+      expected.push_back(plain_log_likelihood(p.text, question));
+    std::vector<std::size_t> order(candidates.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return expected[a] > expected[b]; });
+    const auto n = static_cast<double>(encode_continuation(tokenizer, " " + question).size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      REQUIRE(all[i].tokens == candidates[order[i]].tokens);
+      REQUIRE(all[i].text == candidates[order[i]].text);
+      REQUIRE(all[i].score ==
+              Approx(std::exp((expected[order[i]] - expected[order[0]]) / n)).epsilon(1e-4));
+    }
+    // fewer than are read: the first of the same; fewer candidates than passages: as many as those
+    const std::vector<Passage> two = finder.find(question, {2, 24, 9});
+    REQUIRE(two == std::vector<Passage>(all.begin(), all.begin() + 2));
+    REQUIRE(finder.find(question, {9, 24, 1}) == all);
+    REQUIRE(finder.find(question, {9, 24, 0}) == candidates);
+
+    const std::int64_t stop = std::min<std::int64_t>(3, std::ssize(candidates));
+    std::vector<std::int64_t> told;
+    const auto tells = [&](std::int64_t done, std::int64_t of) {
+      REQUIRE(of == std::ssize(candidates));
+      told.push_back(done);
+      return done < stop;
+    };
+    REQUIRE(finder.find(question, {2, 24, 9}, tells).empty());
+    REQUIRE(std::ssize(told) == stop);
+  }
+}
+
 TEST_CASE("passages: what is asked for is joined in the order of the text") {
   const std::vector<Passage> passages{{{40, 50}, " later", 1}, {{10, 20}, "first.\n", 0.5}};
   REQUIRE(joined_text(passages) == "first.\n...\n later");
@@ -605,6 +669,7 @@ TEST_CASE("passages: short memories and bad input") {
   REQUIRE(mentions(refusal<DataError>([&] { finder.find(" \n"); }), "question is empty"));
   REQUIRE(mentions(refusal<ConfigError>([&] { finder.find("Who?", {-1, 8}); }), "count = -1"));
   REQUIRE(mentions(refusal<ConfigError>([&] { finder.find("Who?", {1, 0}); }), "tokens = 0"));
+  REQUIRE(mentions(refusal<ConfigError>([&] { finder.find("Who?", {1, 8, -2}); }), "rerank = -2"));
 
   Reader reader;
   REQUIRE(mentions(refusal<DataError>([&] { finder.read(*reader.engine.memory(), {}); }),

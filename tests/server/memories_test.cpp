@@ -484,6 +484,20 @@ TEST_CASE("memories: passages are found for a question and read again before it"
     REQUIRE(refused == 400);
     REQUIRE(error["error"]["param"] == "reread");
   }
+  json chosen = body;
+  chosen["rerank"] = 6;
+  const json best = server.post("completions", chosen).second["choices"][0]["passages"];
+  REQUIRE(!best.empty());
+  REQUIRE(best.size() <= 2);
+  REQUIRE(best[0]["score"] == 1.0);  // of the likeliest question
+  for (const json& wrong : {json(-1), json(65), json("2"), json(1.5)}) {
+    json asked = body;
+    asked["rerank"] = wrong;
+    REQUIRE(server.post("completions", asked).second["error"]["param"] == "rerank");
+  }
+  chosen.erase("reread");
+  REQUIRE(server.post("completions", chosen).second["error"]["param"] == "rerank");
+
   json stored = body;
   stored["store"] = true;
   REQUIRE(server.post("completions", stored).second["error"]["param"] == "reread");

@@ -155,6 +155,32 @@ TEST_CASE("ask --reread reads the passages that a question asks for again, and s
   CHECK(run_episodic(s.ask("--reread -1")).status != 0);
 }
 
+TEST_CASE("ask --rerank has the model choose the passages that are read again") {
+  const Setting s;
+  s.write_book(200);
+  REQUIRE(run_episodic(s.ingest()).status == 0);
+  const Json plain = json_of(s.ask("--reread 8 --passage-tokens 40"));
+  const Json json = json_of(s.ask("--reread 8 --passage-tokens 40 --rerank 8"));
+  REQUIRE(json["passages"].size() == plain["passages"].size());
+  CHECK(json["passages"][0]["score"] == 1.0);
+  // the same ones, in the order in which the model likes the question behind them
+  std::set<std::int64_t> starts, chosen;
+  double before = 1;
+  for (const Json& p : plain["passages"]) starts.insert(p["start"].get<std::int64_t>());
+  for (const Json& p : json["passages"]) {
+    chosen.insert(p["start"].get<std::int64_t>());
+    CHECK(p["score"].get<double>() <= before);
+    before = p["score"].get<double>();
+  }
+  CHECK(starts == chosen);
+  const Json one = json_of(s.ask("--reread 1 --passage-tokens 40 --rerank 8"));
+  REQUIRE(one["passages"].size() == 1);
+  CHECK(one["passages"][0] == json["passages"][0]);
+  CHECK(mentions(one["passages"][0]["text"].get<std::string>(), "52871"));
+  CHECK(mentions(run_episodic(s.ask("--rerank 4")).err, "--reread"));
+  CHECK(run_episodic(s.ask("--reread 1 --rerank -1")).status != 0);
+}
+
 TEST_CASE("ask --passages-only answers from the passages as if nothing else had been read") {
   const Setting s;
   s.write_book(200);

@@ -46,7 +46,7 @@ extern "C" {
 /* ---- versions and errors --------------------------------------------------------------------- */
 
 /* Of this header. A library of the same number, or a larger one, serves it. */
-#define EPISODIC_API_VERSION 2
+#define EPISODIC_API_VERSION 3
 
 /* EPISODIC_API_VERSION of the library. */
 EPISODIC_C_API int32_t episodic_api_version(void);
@@ -183,6 +183,8 @@ typedef struct episodic_generate_options {
   const char* const* stop; /* texts that end the answer */
   size_t n_stop;
   int32_t recall; /* note what was recalled, for episodic_answer_recalled */
+  int32_t rerank; /* candidates that the model reads to choose those of reread; default 0. Since
+                   * version 3 */
 } episodic_generate_options;
 /* Sets struct_size and the defaults. */
 EPISODIC_C_API int32_t episodic_generate_options_init(episodic_generate_options* options);

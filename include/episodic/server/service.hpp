@@ -57,6 +57,8 @@ struct ToolUse {
 
 /// More are no help: a model reads a few passages better than many.
 inline constexpr std::int64_t kMostPassages = 16;
+/// Most candidates that a request may have the model read to choose them.
+inline constexpr std::int64_t kMostCandidates = 64;
 
 /// What a client asks for.
 struct Request {
@@ -80,6 +82,8 @@ struct Request {
   /// Passages of what was read before that are found for the last question and read again before
   /// it, at most kMostPassages.
   std::int64_t reread = 0;
+  /// Candidates that the model reads to choose them, at most kMostCandidates. 0: none
+  std::int64_t rerank = 0;
 };
 
 /// A request as tokens, with what it holds until it has ended.

@@ -27,6 +27,10 @@
 ///
 /// Their ranks are fused: weights times 1 / (5 + rank), summed. Words weigh as much as the best
 /// place has of the question's words, keys the rest, an encoder as much as both.
+///
+/// With `PassageOptions::rerank` the model then reads the best of them, each alone, and how likely
+/// it makes the question behind each decides (Sachan et al. 2022, "Improving Passage Retrieval with
+/// Zero-Shot Question Generation").
 
 #include <cstdint>
 #include <functional>
@@ -50,6 +54,8 @@ struct Passage {
   TokenRange tokens;  ///< of the sequence
   std::string text;
   /// In (0, 1]: 1 is what every voice ranks first. A tenth part is one voice's tenth place, about.
+  /// Reranked, the likelihood of the question behind it as a share of that behind the best one, for
+  /// each of the question's tokens (geometric mean).
   double score = 0;
   bool operator==(const Passage&) const = default;
 };
@@ -57,6 +63,10 @@ struct Passage {
 struct PassageOptions {
   std::int64_t count = 3;     ///< most passages, >= 0
   std::int64_t tokens = 128;  ///< of each; borders move to sentence ends that are near. >= 1
+  /// Candidates that the model reads, with the question behind each: those that make it likeliest
+  /// come first. Each costs as much as reading the passage and the question. 0: none; what is below
+  /// `count` counts as `count`.
+  std::int64_t rerank = 0;
 };
 
 /// Finds passages of what one sequence has read. One thread at a time.
@@ -101,8 +111,10 @@ class PassageFinder {
 
   /// The passages that have most to do with the question, best first; fewer where there are fewer.
   /// What is not in a closed event yet, the window, is in none.
+  /// \param progress of the candidates that the model reads. Where it says false, there are none
   /// \throws DataError for an empty question; ConfigError for options out of their range
-  std::vector<Passage> find(std::string_view question, const PassageOptions& options = {});
+  std::vector<Passage> find(std::string_view question, const PassageOptions& options = {},
+                            const ProgressCallback& progress = {});
 
   /// Events that it knows.
   std::int64_t events() const;

@@ -302,6 +302,7 @@ Request parse_messages_request(std::string_view body, const GenerateOptions& def
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
   request.reread = fields.count_up_to("reread", kMostPassages, 0);
+  request.rerank = fields.count_up_to("rerank", kMostCandidates, 0);
   if (const Tree* include = fields.find("include")) {
     if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
     for (const Tree& what : *include) {

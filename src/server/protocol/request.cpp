@@ -378,6 +378,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   request.store = fields.flag("store");
   take_includes(fields, request);
   request.reread = fields.count_up_to("reread", kMostPassages, 0);
+  request.rerank = fields.count_up_to("rerank", kMostCandidates, 0);
   request.stream = fields.flag("stream");
   request.progress = fields.flag("return_progress");
   if (const json* options = fields.find("stream_options")) {
