@@ -41,7 +41,7 @@ struct FindFlags {
   tools::CommonFlags common;
   tools::ModelFlags model;
   tools::TextFlags text;
-  std::filesystem::path facts, encoder, json, out;
+  std::filesystem::path facts, encoder, json, out, memory_dir;
   std::vector<std::string> methods{"window", "memory", "reread"};
   std::int64_t tokens = 16384, first = 0, count = 40;
   PassageOptions passages;
@@ -194,6 +194,7 @@ class Finding {
 
  private:
   Engine& with_memory();
+  void attach_kept();
   Sequence& local();
   Sequence& full();
   PassageFinder& passages();
@@ -266,14 +267,41 @@ Finding::Finding(const FindFlags& flags)
 
 Engine& Finding::with_memory() {
   if (!read_) {
-    engine_->attach(config_, std::ssize(text_.ids) + 4096);
+    if (flags_.memory_dir.empty())
+      engine_->attach(config_, std::ssize(text_.ids) + 4096);
+    else
+      attach_kept();
+    const auto known = static_cast<std::size_t>(engine_->tokens());
     tools::ProgressBar bar("reading", flags_.common.quiet);
-    timed("read", [&] { engine_->read(text_.ids, bar.callback()); });
+    constexpr std::size_t kCommit = 65536;  // tokens that a run which is stopped reads again
+    timed("read", [&] {
+      for (std::size_t at = known; at < text_.ids.size(); at += kCommit) {
+        const std::size_t n = std::min(kCommit, text_.ids.size() - at);
+        engine_->read(std::span(text_.ids).subspan(at, n), [&](std::int64_t done, std::int64_t) {
+          return bar.callback()(static_cast<std::int64_t>(at) + done, std::ssize(text_.ids));
+        });
+        if (!flags_.memory_dir.empty()) engine_->commit();
+      }
+    });
     costs_["events"] = engine_->n_events();
     read_ = engine_->snapshot();
   }
   engine_->restore(*read_);
   return *engine_;
+}
+
+/// The memory in --memory-dir, made there if there is none.
+/// \throws ConfigError where it holds another text than the beginning of this one
+void Finding::attach_kept() {
+  const KeptFolder folder{.dir = flags_.memory_dir};
+  const bool there = std::filesystem::exists(flags_.memory_dir / "manifest.json");
+  const auto memory = std::make_shared<EpisodicMemory>(
+      there ? open_memory(*model_, folder) : create_memory(*model_, folder, config_));
+  const std::vector<std::int64_t> ids = memory->token_ids(0, memory->tokens());
+  if (ids.size() > text_.ids.size() || !std::equal(ids.begin(), ids.end(), text_.ids.begin()))
+    throw ConfigError(fmt::format("--memory-dir {}: holds another text; give an empty folder",
+                                  flags_.memory_dir.string()));
+  engine_->attach(memory, std::ssize(text_.ids) + 4096);
 }
 
 /// Reads as the memory does, and recalls nothing: the window that the text ends with.
@@ -392,22 +420,21 @@ Json Finding::answer(const std::string& method, const Asked& q) {
 }
 
 Json Finding::settings() const {
-  Json settings{
-      {"program", "bench_find"},
-      {"model", flags_.model.model.string()},
-      {"model_fingerprint", suites::sampled_sha256(flags_.model.model)},
-      {"book", book_.title},
-      {"facts_sha256", suites::file_sha256(flags_.facts)},
-      {"tokens", text_.ids.size()},
-      {"facts", {{"first", flags_.first}, {"count", flags_.count}}},
-      {"passages",
-       {{"count", flags_.passages.count},
-        {"tokens", flags_.passages.tokens},
-        {"rerank", flags_.passages.rerank}}},
-      {"chat_format", !flags_.plain},
-      {"encoder", encoder_ ? Json(encoder_->fingerprint()) : Json()},
-      {"memory", tools::settings_json(config_)},
-      {"environment", environment()}};
+  Json settings{{"program", "bench_find"},
+                {"model", flags_.model.model.string()},
+                {"model_fingerprint", suites::sampled_sha256(flags_.model.model)},
+                {"book", book_.title},
+                {"facts_sha256", suites::file_sha256(flags_.facts)},
+                {"tokens", text_.ids.size()},
+                {"facts", {{"first", flags_.first}, {"count", flags_.count}}},
+                {"passages",
+                 {{"count", flags_.passages.count},
+                  {"tokens", flags_.passages.tokens},
+                  {"rerank", flags_.passages.rerank}}},
+                {"chat_format", !flags_.plain},
+                {"encoder", encoder_ ? Json(encoder_->fingerprint()) : Json()},
+                {"memory", tools::settings_json(config_)},
+                {"environment", environment()}};
   if (!flags_.model.quantize.empty()) settings["quantize"] = flags_.model.quantize;
   return settings;
 }
@@ -558,6 +585,8 @@ int main(int argc, char** argv) {
   app.option("--encoder", flags.encoder, "Sentence encoder that finds passages and chunks too")
       .type_name("DIR");
   app.flag("--plain", flags.plain, "Without the model's chat format");
+  app.option("--memory-dir", flags.memory_dir,
+             "Folder in which the memory of the text is kept: a second call reads what is missing");
   app.option("--out", flags.out, "File of answers, a line each, to which this call adds");
   app.option("--json", flags.json, "Result file, of all answers in --out");
   flags.common.add_to(app);

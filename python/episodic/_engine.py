@@ -198,7 +198,8 @@ class Engine:
         options: max_new (128), temperature (0: greedy), top_p, top_k, min_p, repetition_penalty, seed, stop (a list of
         texts), ignore_eos; chat: in the model's chat format (default: where it has one); reread: passages that are
         found for the question and read again before it (default: 3 in the chat format, else 0); rerank: candidates that
-        the model reads to choose those passages (0); recall (True): note what was recalled. on_token: called with each id and the text that became certain; False ends the answer."""
+        the model reads to choose those passages (0); recall (True): note what was recalled. on_token: called with each
+        id and the text that became certain; False ends the answer."""
         return self._answer("sequence_ask", question, on_token, dict(options))
 
     def generate(self, prompt: Text, on_token: Callable[[int, str], object] | None = None,

@@ -222,9 +222,8 @@ void Service::find_passages(const Request& request, Job& job,
     return given_up == nullptr;
   };
   try {
-    job.work.passages =
-        job.work.start->passages(question, {.count = request.reread, .rerank = request.rerank},
-                                 vectors_, goes_on);
+    job.work.passages = job.work.start->passages(
+        question, {.count = request.reread, .rerank = request.rerank}, vectors_, goes_on);
   } catch (const Error& e) {
     throw RequestError(e.what(), "reread");
   }
