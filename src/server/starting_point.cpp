@@ -62,6 +62,37 @@ std::shared_ptr<Sequence> StartingPoint::sequence() {
   return root_;
 }
 
+/// Holds the finder, which another request may have encode a long text meanwhile.
+class StartingPoint::FinderTurn {
+ public:
+  /// \param wanted asked while it waits; where it says false the finder is not given
+  FinderTurn(StartingPoint& of, const std::function<bool()>& wanted) : of_(of) {
+    std::unique_lock lock(of.finding_);
+    while (!of.given_back_.wait_for(lock, std::chrono::milliseconds(100),
+                                    [&] { return !of.taken_; })) {
+      lock.unlock();
+      if (!wanted()) return;
+      lock.lock();
+    }
+    has_ = of.taken_ = true;
+  }
+  ~FinderTurn() {
+    if (!has_) return;
+    {
+      const std::lock_guard lock(of_.finding_);
+      of_.taken_ = false;
+    }
+    of_.given_back_.notify_one();
+  }
+  FinderTurn(const FinderTurn&) = delete;
+  FinderTurn& operator=(const FinderTurn&) = delete;
+  explicit operator bool() const { return has_; }
+
+ private:
+  StartingPoint& of_;
+  bool has_ = false;
+};
+
 std::vector<Passage> StartingPoint::passages(std::string_view question,
                                              const PassageOptions& options,
                                              const std::shared_ptr<WindowVectors>& vectors,
@@ -72,9 +103,8 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
         fmt::format("passages cannot be read again here, where one sequence at a time begins: {}",
                     why_single_));
   const auto still_wanted = [&] { return !wanted || wanted(); };
-  std::unique_lock lock(finding_, std::defer_lock);
-  while (!lock.try_lock_for(std::chrono::milliseconds(100)))  // another request has it encode
-    if (!still_wanted()) return {};
+  const FinderTurn turn(*this, still_wanted);
+  if (!turn) return {};
   if (!finder_) {
     PassageFinder finder(root_->shared_model());
     finder.set_vectors(vectors);

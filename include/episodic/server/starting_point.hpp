@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -69,7 +70,11 @@ class StartingPoint {
   bool single_ = false;
   VectorFolder folder_;  // of its memory, if it is kept
   std::mutex mutex_;
-  std::timed_mutex finding_;
+  class FinderTurn;
+  // One request at a time has the finder. No std::timed_mutex, which ThreadSanitizer does not know.
+  std::mutex finding_;
+  std::condition_variable given_back_;
+  bool taken_ = false;
   std::optional<PassageFinder> finder_;  // once passages were asked for
 };
 
