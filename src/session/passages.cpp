@@ -21,6 +21,7 @@ namespace episodic {
 namespace {
 
 constexpr double kFusion = 5;             // 1 / (kFusion + rank), ranks from 0
+constexpr double kPrior = 2;              // of the voices' score beside the likelihood, as a power
 constexpr double kEncoderWeight = 2;      // as much as keys and words together
 constexpr std::int64_t kToSentence = 32;  // tokens that a border moves to a sentence's at most
 
@@ -227,14 +228,15 @@ TokenRange PassageFinder::Impl::around(const TokenRange& event, std::int64_t tok
   return range;
 }
 
-/// By the likelihood of the question behind each; of equal ones the earlier stays first.
-/// \return false where `progress` ended it
+/// By the likelihood of the question behind each times score^kPrior; of equal ones the earlier
+/// stays first. \return false where `progress` ended it
 bool PassageFinder::Impl::rerank(std::string_view question, std::vector<Passage>& passages,
                                  const ProgressCallback& progress) const {
   if (passages.empty()) return true;
   QuestionLikelihood likelihood(model, question);
   for (std::size_t i = 0; i < passages.size(); ++i) {
-    passages[i].score = likelihood.log_likelihood(passages[i].text);
+    passages[i].score =
+        likelihood.log_likelihood(passages[i].text) + kPrior * std::log(passages[i].score);
     if (progress &&
         !progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(passages.size())))
       return false;

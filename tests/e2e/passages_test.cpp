@@ -488,7 +488,8 @@ TEST_CASE("passages: the model reads candidates and puts the likeliest question'
     const std::vector<Passage> all = finder.find(question, {9, 24, 9});
     REQUIRE(all.size() == candidates.size());
     std::vector<double> expected;
-    for (const Passage& p : candidates) expected.push_back(plain_log_likelihood(p.text, question));
+    for (const Passage& p : candidates)
+      expected.push_back(plain_log_likelihood(p.text, question) + 2 * std::log(p.score));
     std::vector<std::size_t> order(candidates.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(),

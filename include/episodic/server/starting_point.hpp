@@ -3,10 +3,10 @@
 /// \file
 /// `StartingPoint`: a state that any number of answers begin from, each by itself.
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <span>

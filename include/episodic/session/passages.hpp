@@ -30,7 +30,7 @@
 ///
 /// With `PassageOptions::rerank` the model then reads the best of them, each alone, and how likely
 /// it makes the question behind each decides (Sachan et al. 2022, "Improving Passage Retrieval with
-/// Zero-Shot Question Generation").
+/// Zero-Shot Question Generation"), the square of the fused score being a prior (ours).
 
 #include <cstdint>
 #include <functional>
@@ -54,8 +54,8 @@ struct Passage {
   TokenRange tokens;  ///< of the sequence
   std::string text;
   /// In (0, 1]: 1 is what every voice ranks first. A tenth part is one voice's tenth place, about.
-  /// Reranked, the likelihood of the question behind it as a share of that behind the best one, for
-  /// each of the question's tokens (geometric mean).
+  /// Reranked, the likelihood of the question behind it times the square of that score, as a share
+  /// of the best one's, for each of the question's tokens (geometric mean).
   double score = 0;
   bool operator==(const Passage&) const = default;
 };
