@@ -134,6 +134,11 @@ void add_run(tools::Command& app, Suite suite) {
       "--encoder", o.encoder,
       "The sentence encoder's directory (scripts/sentence_encoder fetches one) of methods rag "
       "and rag-s; with episodic it chooses the events by their text");
+  sub.option("--passages", o.passages.count, "Passages that method reread reads again").positive();
+  sub.option("--passage-tokens", o.passages.tokens, "Tokens of each, to sentence ends").positive();
+  sub.option("--rerank", o.passages.rerank,
+             "Candidates that the model reads, each with the question, to choose those passages")
+      .not_negative();
   sub.option(
       "--preset", o.preset,
       fmt::format("A paper's system, which changes the memory's settings: {}", preset_names()));

@@ -386,7 +386,15 @@ TEST_CASE("suites: reread finds the passage of a question, reads it again, and s
   }
   const Json settings = Json::parse(contents(s / "preds.jsonl.settings.json"));
   CHECK(settings["reread"]["passages"] == 3);
+  CHECK(settings["reread"]["rerank"] == 0);
   CHECK(settings["memory"]["recall"] == true);
+  const Run chosen = infinite(run_flags(s, "c.jsonl") + " --method reread --passages 1 --rerank 4");
+  INFO(chosen.err);
+  REQUIRE(chosen.status == 0);
+  for (const Json& row : lines(s / "c.jsonl")) {
+    REQUIRE(row["passages"].size() == 1);
+    CHECK(row["passages"][0]["score"] == 1.0);  // of the likeliest question
+  }
   CHECK(infinite(run_flags(s, "h") + R"( --method reread --memory '{"scope": "head"}')")
             .err.find("scope") != std::string::npos);
 }

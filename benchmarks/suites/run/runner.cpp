@@ -47,9 +47,6 @@ double seconds_since(Clock::time_point start) {
 constexpr const char* kMethods[] = {"episodic", "reread", "full", "window",
                                     "truncate", "rag",    "rag-s"};
 
-/// What method reread reads again.
-constexpr PassageOptions kPassages;
-
 bool retrieves(const std::string& method) { return method == "rag" || method == "rag-s"; }
 
 void check_method(const RunOptions& options) {
@@ -284,7 +281,7 @@ class Answerer {
       finder_->set_encoder(passage_encoder_);
     }
     finder_->read(*engine_->memory(), document);
-    const std::vector<Passage> passages = finder_->find(question, kPassages);
+    const std::vector<Passage> passages = finder_->find(question, options_.passages);
     if (passages.empty()) return list;
     session_.prefill(encode_continuation(*tokenizer_, "\n\n" + joined_text(passages) + "\n\n"));
     for (const Passage& p : passages)
@@ -455,7 +452,9 @@ Json settings_of(const RunOptions& options, const MemoryConfig& config, const Te
         {"fingerprint", encoder->fingerprint()},
         {"max_tokens", encoder->max_tokens()}};
   if (options.method == "reread")
-    json["reread"] = {{"passages", kPassages.count}, {"tokens", kPassages.tokens}};
+    json["reread"] = {{"passages", options.passages.count},
+                      {"tokens", options.passages.tokens},
+                      {"rerank", options.passages.rerank}};
   if (retrieves(options.method)) {
     json["retrieval"]["chunk_words"] = kChunkWords;
     json["retrieval"]["top"] = kRetrieved;

@@ -10,6 +10,7 @@
 #include "common.hpp"
 #include "data/suite.hpp"
 #include "engines.hpp"
+#include "episodic/session/passages.hpp"
 #include "reader_flags.hpp"
 #include "run/prediction_file.hpp"
 
@@ -36,6 +37,7 @@ struct RunOptions {
   /// A sentence encoder's directory: of methods rag and rag-s, and of episodic to choose events by
   /// their text.
   std::filesystem::path encoder;
+  PassageOptions passages;  ///< of method reread
   Shard shard;
 };
 
