@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// A model's tensors with some of them replaced by what was computed from them. Torch-free.
+// A model's tensors with some of them replaced by what was computed from them, or left out.
+// Torch-free.
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +27,11 @@ class ChangedTensors final : public TensorSource {
               static_cast<std::int64_t>(c.bytes.size())};
   }
 
+  /// The tensor is there no more, if it was.
+  void leave_out(const std::string& name) { left_out_.insert(name); }
+
   const StoredTensor* find(std::string_view name) const override {
+    if (left_out_.count(name) > 0) return nullptr;
     const auto it = changed_.find(name);
     return it == changed_.end() ? base_->find(name) : &it->second.view;
   }
@@ -35,7 +41,8 @@ class ChangedTensors final : public TensorSource {
     for (const StoredTensor* view : base_->tensors()) all[view->name] = view;
     for (const auto& [name, changed] : changed_) all[name] = &changed.view;
     std::vector<const StoredTensor*> in_order;
-    for (const auto& [name, view] : all) in_order.push_back(view);
+    for (const auto& [name, view] : all)
+      if (left_out_.count(name) == 0) in_order.push_back(view);
     return in_order;
   }
 
@@ -51,6 +58,7 @@ class ChangedTensors final : public TensorSource {
   };
   std::shared_ptr<const TensorSource> base_;
   std::map<std::string, Changed, std::less<>> changed_;
+  std::set<std::string, std::less<>> left_out_;
 };
 
 }  // namespace episodic

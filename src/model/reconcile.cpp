@@ -12,6 +12,7 @@
 #include "episodic/cpu/weights.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "other_formats.hpp"
+#include "packed_weights.hpp"
 #include "renamed_tensors.hpp"
 
 namespace episodic {
@@ -70,6 +71,17 @@ void reconcile_head(OpenModel& m) {
       fmt::format("{}: config.json has tie_word_embeddings true, but lm_head.weight is there and "
                   "differs from the embedding: the head of the file is used",
                   m.path.string()));
+}
+
+/// Weights that other programs quantised, as this one multiplies them.
+void unpack(OpenModel& m) {
+  auto unpacked = unpacked_weights(m.tensors, m.config_json, weight_plan(m.config),
+                                   (m.path / "config.json").string());
+  if (!unpacked) return;
+  m.stored = std::move(m.tensors);
+  m.tensors = std::move(unpacked);
+  // where a part is of a scheme that is not read, its name is what a refusal says
+  if (quantization_found(*m.tensors, "").empty()) m.config.quantization.clear();
 }
 
 /// Weights that are all there as floats are no quantised ones, whatever was left in config.json.
@@ -134,6 +146,7 @@ void reconcile(OpenModel& m) {
   std::string note;
   m.tensors = with_usual_names(m.tensors, note);
   if (!note.empty()) m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
+  if (!m.tokenizer_dir.empty()) unpack(m);  // no GGUF file has such
   reconcile_head(m);
   reconcile_quantization(m);
 }

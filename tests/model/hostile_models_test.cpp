@@ -114,7 +114,7 @@ TEST_CASE("hostile models: a checkpoint of another scheme is told by the scheme'
          m.config[q] = quantised("gptq");
          pack(m, {".qweight", ".qzeros", ".g_idx", ".scales"});
        },
-       {"GPTQ", "\"gptq\"", "GGUF"}},
+       {"GPTQ", "'model.layers.0.mlp.down_proj.scales'", "stored as I32", "GGUF"}},
       {"gptq, unsaid",
        [](Model& m) {
          pack(m, {".qweight", ".qzeros", ".g_idx", ".scales"});
