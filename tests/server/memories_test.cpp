@@ -604,7 +604,9 @@ TEST_CASE("memories: an encoder finds passages too, and reads each text once") {
     const json place = {found[0]["start"], found[0]["end"]};
     REQUIRE(server.post("memories/branch/forget", {{"tokens", place}}).first == 200);
     REQUIRE(caches() == 0);
-    for (const json& p : server.post("completions", asked).second["choices"][0]["passages"])
+    const json left = server.post("completions", asked).second["choices"][0]["passages"];
+    REQUIRE(!left.empty());
+    for (const json& p : left)
       REQUIRE((p["end"] <= place[0] || p["start"] >= place[1]));
   }
 }
