@@ -18,11 +18,12 @@ import argparse
 import json
 import pathlib
 import shutil
+import tempfile
 
 import numpy as np
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 GREEDY = 32
@@ -31,14 +32,19 @@ BASE = dict(vocab_size=72, hidden_size=24, intermediate_size=36, num_hidden_laye
             num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 GEMMA = dict(head_dim=8, query_pre_attn_scalar=12, sliding_window=8, hidden_activation="gelu_pytorch_tanh")
 
+GRANITE = dict(embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.3, attention_multiplier=0.2,
+               tie_word_embeddings=True)
+
 
 def rope(kind, theta=10000.0, **more):
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=theta, **more))
 
 
-def case(model_type, old=None, ids=40, start=12, **changes):
-    """`old` replaces keys of the written config.json by those of the generation before (None: removes)."""
-    return dict(model_type=model_type, old=old, ids=ids, start=start, config={**BASE, **changes})
+def case(model_type, old=None, ids=40, start=12, seed=None, as_saved=False, **changes):
+    """`old` replaces keys of the written config.json by those of the generation before (None: removes). `as_saved`:
+    tensors by the names that save_pretrained gives them, not by those that they have in memory."""
+    return dict(model_type=model_type, old=old, ids=ids, start=start, seed=seed, as_saved=as_saved,
+                config={**BASE, **changes})
 
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
@@ -81,8 +87,22 @@ CASES = {
                               full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6)), **GEMMA),
     "smollm3": case("smollm3", num_hidden_layers=4, **rope("default", 5e6)),
     "olmo2": case("olmo2", **rope("default", 5e5)),
-    "granite": case("granite", embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.3,
-                    attention_multiplier=0.2, tie_word_embeddings=True),
+    "granite": case("granite", **GRANITE),
+    # mixtures of experts: sizes that no vector divides, some layers dense, tensors as in memory
+    "qwen2_moe": case("qwen2_moe", seed=101, as_saved=True, num_experts=6, num_experts_per_tok=2,
+                      moe_intermediate_size=20, shared_expert_intermediate_size=28),
+    "qwen3_moe": case("qwen3_moe", seed=102, as_saved=True, head_dim=10, num_experts=7, num_experts_per_tok=3,
+                      moe_intermediate_size=20, norm_topk_prob=True, **rope("default", 1e6)),
+    "qwen3_moe_sparse": case("qwen3_moe", seed=103, as_saved=True, num_hidden_layers=4, decoder_sparse_step=2,
+                             mlp_only_layers=[3], num_experts=5, num_experts_per_tok=5, moe_intermediate_size=20,
+                             norm_topk_prob=False, tie_word_embeddings=True),
+    "qwen3_moe_fused": case("qwen3_moe", seed=104, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+                            norm_topk_prob=True),
+    "mixtral": case("mixtral", seed=105, as_saved=True, num_local_experts=5, num_experts_per_tok=2),
+    "olmoe": case("olmoe", seed=106, as_saved=True, num_experts=6, num_experts_per_tok=3, clip_qkv=None),
+    "granitemoe": case("granitemoe", seed=107, as_saved=True, num_local_experts=5, num_experts_per_tok=2, **GRANITE),
+    "granitemoeshared": case("granitemoeshared", seed=108, as_saved=True, num_local_experts=5, num_experts_per_tok=1,
+                             shared_intermediate_size=28, **GRANITE),
 }
 
 
@@ -94,12 +114,18 @@ def randomise(model, seed):
     for name, parameter in model.named_parameters():
         draw = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() > 1:
-            scale = 0.5 / multiplier if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[1] ** 0.5
+            scale = 0.5 / multiplier if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[-1] ** 0.5
             parameter.data.copy_(draw * scale)
         elif name.endswith("bias"):
             parameter.data.copy_(0.3 * draw)
         else:
             parameter.data.add_(0.3 * draw)
+
+
+def saved_state(model):
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(pathlib.Path(folder) / "model.safetensors")
 
 
 @torch.no_grad()
@@ -110,14 +136,14 @@ def logits_of(model, ids):
 def make(name, spec, out):
     config = AutoConfig.for_model(spec["model_type"], **spec["config"])
     config._attn_implementation = "eager"
-    seed = 1 + list(CASES).index(name)
+    seed = spec["seed"] or 1 + list(CASES).index(name)
     model = AutoModelForCausalLM.from_config(config).float().eval()
     randomise(model, seed)
 
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    state = {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+    state = saved_state(model) if spec["as_saved"] else {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     save_file(state, folder / "model.safetensors")
@@ -126,6 +152,8 @@ def make(name, spec, out):
              "tie_word_embeddings", "rms_norm_eps", "hidden_act", *spec["config"], *(spec["old"] or {})}
     known |= {k for k in written if "multiplier" in k or "window" in k or k.endswith(("_bias", "softcapping", "scaling"))}
     written = {k: v for k, v in written.items() if k in known and (v is not None or k in spec["config"])}
+    if "num_experts" in spec["config"]:  # transformers 5 calls it num_local_experts, the released files do not
+        written["num_experts" if spec["as_saved"] else "num_local_experts"] = spec["config"]["num_experts"]
     for key, value in (spec["old"] or {}).items():
         if value is None and key != "rope_scaling":
             written.pop(key, None)

@@ -13,12 +13,14 @@
 #include "base/rethrow.hpp"
 #include "decoder_adapters.hpp"
 #include "decoder_buffers.hpp"
+#include "decoder_checks.hpp"
 #include "decoder_weights.hpp"
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "linear.hpp"
+#include "mixture.hpp"
 
 namespace episodic {
 
@@ -39,6 +41,7 @@ struct Decoder::Impl {
   std::span<const float> last_logits;  // [vocab] after the sequence's last token, empty if unknown
   std::vector<float> own_last;         // those of a step in a batch
   HeadPieces head;
+  Mixture mixture;
   DecoderAdapters adapters;
   std::vector<std::int64_t> lengths;         // of a step's sequences
   std::vector<std::exception_ptr> failures;  // what each of several threw in this step
@@ -49,16 +52,6 @@ struct Decoder::Impl {
       : weights(std::move(w)), slots(weights->layers.size()) {}
 
   const ModelConfig& config() const { return weights->config; }
-
-  void check_ids(std::span<const std::int64_t> ids) const {
-    if (ids.empty()) throw DataError("Decoder::forward: no tokens; a step needs at least one");
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      if (ids[i] < 0 || ids[i] >= config().vocab_size)
-        throw DataError(
-            fmt::format("Decoder::forward: ids[{}] = {} is not in the vocabulary of {} "
-                        "tokens; use the tokenizer of this model",
-                        i, ids[i], config().vocab_size));
-  }
 
   void embed(std::span<const std::int64_t> ids, float* to) const {
     const Linear& table = weights->embedding;
@@ -127,6 +120,7 @@ struct Decoder::Impl {
     const LayerSpec& spec = config().layers[l];
     add_to_stream(w.o, step.attended.from(first), w.attended_norm, first, n, cut);
     const float* x = read_stream(w.feed_norm, first, n);
+    if (spec.mixture) return add_mixture(l, x, first, n);
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
     const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
@@ -134,6 +128,21 @@ struct Decoder::Impl {
     const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
     activate(gate, up, n * spec.intermediate_size);
     add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
+  }
+
+  /// The same of a mixture of experts, which reads x. \pre all rows of the step
+  void add_mixture(std::size_t l, const float* x, std::int64_t first, std::int64_t n) {
+    const DecoderLayer& w = weights->layers[l];
+    const LayerSpec& spec = config().layers[l];
+    const std::int64_t hidden = config().hidden_size;
+    float* const y = step.normed.from(first);  // where x may be
+    step.over_classes(first, n, [&](std::int64_t from, std::int64_t to, RowClass rows) {
+      const std::int64_t at = (from - first) * hidden;
+      mixture.run(spec.mixture, w.mixture, spec.activation, to - from, x + at, y + at, rows);
+    });
+    if (!w.fed_norm.empty()) norm(w.fed_norm, y, n, y);
+    add_scaled(static_cast<float>(config().residual_multiplier), y, step.hidden.from(first),
+               n * hidden);
   }
 
   /// Runs f(first, n, cut) over all rows. A small layer stays in the cache while blocks of rows
@@ -145,7 +154,8 @@ struct Decoder::Impl {
     const ModelConfig& c = config();
     const std::int64_t layer_size =
         c.hidden_size * (3 * c.intermediate_size + 2 * (c.n_heads + c.n_kv_heads) * c.head_dim);
-    if (n <= kRows || layer_size > kSmallLayer) return f(0, n, Cut::blocks);
+    // a mixture wants all rows: an expert is read once for those that chose it
+    if (n <= kRows || layer_size > kSmallLayer || c.has_mixture()) return f(0, n, Cut::blocks);
     parallel_for((n + kRows - 1) / kRows, [&](std::int64_t block) {
       f(block * kRows, std::min(kRows, n - block * kRows), Cut::whole);
     });
@@ -279,7 +289,7 @@ struct Decoder::Impl {
   /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
   /// attention, or a length that its state refuses
   static void begin(const SequencePart& part) {
-    part.impl->check_ids(part.ids);
+    require_ids(part.ids, part.impl->config().vocab_size);
     part.impl->require_attention();
     part.impl->state->begin_step(part.ids, part.kind);
   }
@@ -438,16 +448,6 @@ struct Decoder::Impl {
     } catch (...) {
       for (std::exception_ptr& failure : failures)
         if (failure && is_data_error(failure)) failure = std::current_exception();
-    }
-  }
-
-  static bool is_data_error(const std::exception_ptr& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const DataError&) {
-      return true;
-    } catch (...) {
-      return false;
     }
   }
 };

@@ -7,6 +7,7 @@
 
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
+#include "mixture.hpp"
 
 namespace episodic {
 
@@ -16,6 +17,7 @@ struct DecoderLayer {
   std::vector<float> q_norm, k_norm;
   Linear q, k, v, o;
   Linear gate, up, down;
+  MixtureWeights mixture;  ///< in their place, where the layer is one
 };
 
 struct DecoderWeights {

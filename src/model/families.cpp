@@ -4,45 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "family.hpp"
 #include "rope.hpp"
 
 namespace episodic {
 namespace {
 
-// Far above any model that exists, and small enough that products of three stay within 63 bits.
-constexpr std::int64_t kMostWidth = 1 << 20;
-constexpr std::int64_t kMostVocabulary = 1 << 24;
-constexpr std::int64_t kMostLayers = 1 << 14;
-constexpr std::int64_t kMostHeads = 1 << 14;
-constexpr std::int64_t kMostHeadDim = 1 << 14;
-constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
-constexpr double kMostMultiplier = 1e9;
-
-/// What the reference's classes take where config.json says nothing.
-struct Defaults {
-  std::int64_t n_kv_heads = 0;  // 0: as many as heads
-  std::int64_t head_dim = 0;    // 0: hidden_size / heads
-  double rms_norm_eps = 1e-6;
-  double rope_theta = 10000;
-  bool tied = false;
-  std::int64_t window = 0;  // 0: none
-  const char* activation = "silu";
-  std::int64_t positions = 2048;  // max_position_embeddings
-  std::int64_t original = 0;      // original_max_position_embeddings; 0: the class has none
-  bool partial = false;           // rotary embedding of part of a head
-  bool layered_rope = false;      // rope settings by type of layer
-};
-
-/// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
-/// is the same for all layers; then `layers`, if there is one, sees every layer by its number.
-struct Family {
-  const char* model_type;
-  Defaults defaults;
-  void (*read)(const JsonObject& in, const Defaults& defaults, ModelConfig& c, LayerSpec& each);
-  void (*layers)(const JsonObject& in, const Defaults& defaults, ModelConfig& c);
-};
+using Defaults = FamilyDefaults;
 
 // -- rope --
 
@@ -87,12 +58,6 @@ Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& 
 
 // -- sliding windows --
 
-/// A window in all layers, unless it is null.
-std::int64_t window_of(const JsonObject& in, std::int64_t otherwise) {
-  if (in.null("sliding_window")) return 0;
-  return in.integer("sliding_window", 1, kMostPositions, otherwise);
-}
-
 /// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
 /// has no such list.
 /// \param optional a sliding layer without a window sees all, for its class can switch windows off
@@ -111,19 +76,18 @@ void mix_windows(const JsonObject& in, std::int64_t window, bool optional, Model
   }
 }
 
-// -- families --
+}  // namespace
+
+namespace read_as {
+
+std::int64_t window(const JsonObject& in, std::int64_t otherwise) {
+  if (in.null("sliding_window")) return 0;
+  return in.integer("sliding_window", 1, kMostPositions, otherwise);
+}
 
 void llama(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
   each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
   each.mlp_bias = in.boolean("mlp_bias", false);
-}
-
-void mistral(const JsonObject& in, const Defaults& d, ModelConfig&, LayerSpec& each) {
-  each.window = window_of(in, d.window);
-}
-
-void qwen2(const JsonObject&, const Defaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = true;
 }
 
 void qwen3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
@@ -131,16 +95,40 @@ void qwen3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each)
   each.qk_norm = QkNorm::head;
 }
 
-/// Only where use_sliding_window says so, and only layers from max_window_layers on.
 void qwen_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const bool used = in.boolean("use_sliding_window", false);
   const std::int64_t first = in.integer("max_window_layers", 0, kMostLayers, 28);
-  const std::int64_t window = used ? window_of(in, d.window) : 0;
+  const std::int64_t window = used ? read_as::window(in, d.window) : 0;
   mix_windows(in, window, true, c, [&](std::int64_t l) { return window > 0 && l >= first; });
 }
 
+void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
+  llama(in, d, c, each);
+  const auto multiplier = [&](const char* key) {
+    return in.number(key, 1 / kMostMultiplier, kMostMultiplier, 1.0);
+  };
+  c.embedding_multiplier = multiplier("embedding_multiplier");
+  c.residual_multiplier = multiplier("residual_multiplier");
+  c.logit_multiplier = 1 / multiplier("logits_scaling");
+  each.scale = multiplier("attention_multiplier");
+}
+
+}  // namespace read_as
+
+namespace {
+
+// -- families --
+
+void mistral(const JsonObject& in, const Defaults& d, ModelConfig&, LayerSpec& each) {
+  each.window = read_as::window(in, d.window);
+}
+
+void qwen2(const JsonObject&, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = true;
+}
+
 void phi3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
-  each.window = window_of(in, 0);
+  each.window = read_as::window(in, 0);
   each.fused_qkv = each.fused_gate_up = true;
 }
 
@@ -158,7 +146,8 @@ void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& ea
 }
 
 void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
-  mix_windows(in, window_of(in, d.window), false, c, [](std::int64_t l) { return l % 2 == 0; });
+  mix_windows(in, read_as::window(in, d.window), false, c,
+              [](std::int64_t l) { return l % 2 == 0; });
 }
 
 void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
@@ -173,7 +162,7 @@ void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& 
 /// Sliding layers turn by a table of their own.
 void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 6);
-  mix_windows(in, window_of(in, d.window), false, c,
+  mix_windows(in, read_as::window(in, d.window), false, c,
               [&](std::int64_t l) { return (l + 1) % pattern != 0; });
   const auto both = in.object("rope_parameters");
   RopeAround around = rope_around(in, d, c);
@@ -188,7 +177,7 @@ void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const std::int64_t interval = in.integer("no_rope_layer_interval", 1, kMostLayers, 4);
   const auto rotated = in.integers("no_rope_layers", c.n_layers, 0, 1);
   const bool used = in.boolean("use_sliding_window", false);
-  const std::int64_t window = used ? window_of(in, d.window) : 0;
+  const std::int64_t window = used ? read_as::window(in, d.window) : 0;
   const auto turns = [&](std::int64_t l) {
     return rotated ? (*rotated)[static_cast<std::size_t>(l)] == 1 : (l + 1) % interval != 0;
   };
@@ -203,25 +192,14 @@ void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each)
   each.qk_norm = QkNorm::row;
 }
 
-void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
-  llama(in, d, c, each);
-  const auto multiplier = [&](const char* key) {
-    return in.number(key, 1 / kMostMultiplier, kMostMultiplier, 1.0);
-  };
-  c.embedding_multiplier = multiplier("embedding_multiplier");
-  c.residual_multiplier = multiplier("residual_multiplier");
-  c.logit_multiplier = 1 / multiplier("logits_scaling");
-  each.scale = multiplier("attention_multiplier");
-}
-
 const Family kFamilies[] = {
-    {"llama", {}, llama, nullptr},
+    {"llama", {}, read_as::llama, nullptr},
     {"mistral", {.n_kv_heads = 8, .window = 4096, .positions = 131072}, mistral, nullptr},
-    {"qwen2", {.n_kv_heads = 32, .window = 4096, .positions = 32768}, qwen2, qwen_layers},
+    {"qwen2", {.n_kv_heads = 32, .window = 4096, .positions = 32768}, qwen2, read_as::qwen_layers},
     {"qwen3",
      {.n_kv_heads = 32, .head_dim = 128, .window = 4096, .positions = 32768},
-     qwen3,
-     qwen_layers},
+     read_as::qwen3,
+     read_as::qwen_layers},
     {"phi3",
      {.rms_norm_eps = 1e-5, .positions = 4096, .original = 4096, .partial = true},
      phi3,
@@ -248,11 +226,14 @@ const Family kFamilies[] = {
      gemma3_layers},
     {"smollm3",
      {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true, .positions = 32768},
-     llama,
+     read_as::llama,
      smollm3_layers},
     {"olmo2", {.rms_norm_eps = 1e-5}, olmo2, nullptr},
-    {"granite", {}, granite, nullptr},
+    {"granite", {}, read_as::granite, nullptr},
 };
+
+/// The tables of all files of families.
+std::array<std::span<const Family>, 2> all_families() { return {kFamilies, mixture_families()}; }
 
 Activation read_activation(const JsonObject& in, const char* otherwise) {
   // Gemma says hidden_activation, and its hidden_act is not to be believed
@@ -267,10 +248,11 @@ Activation read_activation(const JsonObject& in, const char* otherwise) {
 
 const Family& family_of(const JsonObject& in, const std::string& model_type) {
   std::string names;
-  for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return family;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", family.model_type);
-  }
+  for (const std::span<const Family> rows : all_families())
+    for (const Family& family : rows) {
+      if (model_type == family.model_type) return family;
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", family.model_type);
+    }
   in.unsupported("model_type", model_type, names);
 }
 
@@ -323,7 +305,8 @@ void read_family(const JsonObject& in, ModelConfig& c) {
 
 std::vector<std::string_view> model_families() {
   std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.emplace_back(family.model_type);
+  for (const std::span<const Family> rows : all_families())
+    for (const Family& family : rows) names.emplace_back(family.model_type);
   return names;
 }
 

@@ -40,6 +40,13 @@ inline constexpr GgufName kMlp[] = {gguf_name(WeightRole::gate), gguf_name(Weigh
                                     gguf_name(WeightRole::down)};
 inline constexpr GgufName kFusedMlp[] = {{"ffn_up", "mlp.gate_up_proj"},
                                          gguf_name(WeightRole::down)};
+/// All experts in one tensor (MixtureTensors::stacked), with and without one that every token uses.
+inline constexpr GgufName kSharedExperts[] = {
+    gguf_name(WeightRole::router),          {"ffn_gate_exps", "mlp.experts.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.up_proj"}, {"ffn_down_exps", "mlp.experts.down_proj"},
+    gguf_name(WeightRole::shared_router),   gguf_name(WeightRole::shared_gate),
+    gguf_name(WeightRole::shared_up),       gguf_name(WeightRole::shared_down)};
+inline constexpr std::span<const GgufName> kExperts{kSharedExperts, 4};
 inline constexpr GgufName kNormsBefore[] = {
     gguf_name(WeightRole::input_norm), gguf_name(WeightRole::feed_norm, WeightRole::attended_norm)};
 inline constexpr GgufName kNormsAfter[] = {gguf_name(WeightRole::attended_norm),
@@ -54,6 +61,12 @@ struct GgufArchitecture {
   std::span<const GgufName> attention, mlp, norms, head_norms;
   bool interleaved = false;  ///< rows of q and k were put in order for interleaved rotary embedding
   bool gemma = false;        ///< norms hold 1 + w; window layers alternate
+  bool granite = false;      ///< multipliers of embedding, residuals, attention and logits
+  /// Of a mixture of experts, whose keys of numbers of experts then are there.
+  bool mixture = false;
+  bool normalised = false;  ///< what llama.cpp does with the weights of the chosen experts
+
+  bool shared_expert() const { return mlp.size() == std::size(kSharedExperts); }
 };
 
 inline constexpr GgufArchitecture kArchitectures[] = {
@@ -64,8 +77,59 @@ inline constexpr GgufArchitecture kArchitectures[] = {
     {"gemma2", "gemma2", kAttention, kMlp, kNormsAround, {}, false, true},
     {"gemma3", "gemma3_text", kAttention, kMlp, kNormsAround, kHeadNorms, false, true},
     {"olmo2", "olmo2", kAttention, kMlp, kNormsAfter, kHeadNorms},
-    {"granite", "granite", kAttention, kMlp, kNormsBefore, {}, true},
+    {"granite", "granite", kAttention, kMlp, kNormsBefore, {}, true, false, true},
     {"smollm3", "smollm3", kAttention, kMlp, kNormsBefore, {}, true},
+    {.gguf = "llama",
+     .model_type = "mixtral",
+     .attention = kAttention,
+     .mlp = kExperts,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .mixture = true,
+     .normalised = true},
+    {.gguf = "qwen2moe",
+     .model_type = "qwen2_moe",
+     .attention = kAttention,
+     .mlp = kSharedExperts,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .mixture = true},
+    {.gguf = "qwen3moe",
+     .model_type = "qwen3_moe",
+     .attention = kAttention,
+     .mlp = kExperts,
+     .norms = kNormsBefore,
+     .head_norms = kHeadNorms,
+     .mixture = true,
+     .normalised = true},
+    {.gguf = "olmoe",
+     .model_type = "olmoe",
+     .attention = kAttention,
+     .mlp = kExperts,
+     .norms = kNormsBefore,
+     .head_norms = kHeadNorms,
+     .mixture = true},
+    {.gguf = "granitemoe",
+     .model_type = "granitemoe",
+     .attention = kAttention,
+     .mlp = kExperts,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .granite = true,
+     .mixture = true,
+     .normalised = true},
+    {.gguf = "granitemoe",
+     .model_type = "granitemoeshared",
+     .attention = kAttention,
+     .mlp = kSharedExperts,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .granite = true,
+     .mixture = true,
+     .normalised = true},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }

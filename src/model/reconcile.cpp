@@ -11,6 +11,7 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
 #include "episodic/model/weight_plan.hpp"
+#include "mixture_plan.hpp"
 #include "other_formats.hpp"
 #include "packed_weights.hpp"
 #include "renamed_tensors.hpp"
@@ -146,6 +147,7 @@ void reconcile(OpenModel& m) {
   std::string note;
   m.tensors = with_usual_names(m.tensors, note);
   if (!note.empty()) m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
+  find_mixture_tensors(*m.tensors, m.config);
   if (!m.tokenizer_dir.empty()) unpack(m);  // no GGUF file has such
   reconcile_head(m);
   reconcile_quantization(m);

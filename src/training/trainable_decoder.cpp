@@ -19,6 +19,7 @@
 #include "episodic/training/memory_attention.hpp"
 #include "model/atomic_file.hpp"
 #include "model/elementwise.hpp"
+#include "model/mixture_plan.hpp"
 #include "training/frozen_product.hpp"
 
 namespace episodic {
@@ -124,6 +125,7 @@ struct TrainableDecoder::Impl {
        std::shared_ptr<FrozenProducts> of_weights)
       : config(model.config), lora(chosen), elsewhere(std::move(of_weights)) {
     lora.validate();
+    require_dense(config, "training");
     if (!model.adapters.empty() && !model.merged)
       throw ConfigError(
           "training: the model has adapters beside its weights; merge them, or open it "

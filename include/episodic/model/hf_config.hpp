@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/model/mixture_spec.hpp"
 #include "episodic/model/rope.hpp"
 
 namespace episodic {
@@ -38,6 +39,7 @@ struct LayerSpec {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool fused_qkv = false;      ///< q, k and v are rows of one tensor
   bool fused_gate_up = false;  ///< gate and up are rows of one tensor
+  MixtureSpec mixture;         ///< in place of the dense network, if there are experts
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -68,6 +70,8 @@ struct ModelConfig {
   std::string quantization;
   /// What config.json says and this model does not do, a line each: nobody need be stopped by it.
   std::vector<std::string> notes;
+
+  bool has_mixture() const;  ///< of experts, in any layer
 
   /// Layers that a memory serves, in order: those of full attention where a model mixes them with
   /// sliding windows (which need no memory of what has left them), else all.

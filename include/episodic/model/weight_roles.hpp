@@ -11,7 +11,7 @@
 
 namespace episodic {
 
-/// What a weight is for. Those from input_norm to down are of one layer.
+/// What a weight is for. Those from input_norm to shared_down are of one layer.
 enum class WeightRole : std::uint8_t {
   embedding,      ///< [vocab, hidden]
   input_norm,     ///< [hidden], on what attention reads
@@ -25,14 +25,23 @@ enum class WeightRole : std::uint8_t {
   v,  ///< [heads * head_dim, hidden]
   o,  ///< [hidden, heads * head_dim]
   gate,
-  up,          ///< [intermediate, hidden]
-  down,        ///< [hidden, intermediate]
-  final_norm,  ///< [hidden]
-  head,        ///< [vocab, hidden]; of a tied model the embedding's tensor
+  up,    ///< [intermediate, hidden]
+  down,  ///< [hidden, intermediate]
+  // of a mixture of experts, which a layer has in place of gate, up and down:
+  router,         ///< [experts, hidden]; its bias: [experts]
+  expert_gate,    ///< [width, hidden], of each expert
+  expert_up,      ///< the same
+  expert_down,    ///< [hidden, width], of each expert
+  shared_router,  ///< [hidden]: what the shared expert is multiplied by, before a sigmoid
+  shared_gate,
+  shared_up,    ///< [shared width, hidden], of the expert that every token uses
+  shared_down,  ///< [hidden, shared width]
+  final_norm,   ///< [hidden]
+  head,         ///< [vocab, hidden]; of a tied model the embedding's tensor
 };
 
 /// Which part of a model a weight is of.
-enum class WeightBlock : std::uint8_t { vocabulary, attention, feed_forward, output };
+enum class WeightBlock : std::uint8_t { vocabulary, attention, feed_forward, mixture, output };
 
 struct WeightRoleInfo {
   WeightRole role;
@@ -46,8 +55,9 @@ struct WeightRoleInfo {
 };
 
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
-/// before the feed-forward network is that of the norm behind attention (weight_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 16> kWeightRoles{{
+/// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
+/// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
+inline constexpr std::array<WeightRoleInfo, 24> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
@@ -76,6 +86,22 @@ inline constexpr std::array<WeightRoleInfo, 16> kWeightRoles{{
      "intermediate_size and hidden_size"},
     {WeightRole::down, "down", "mlp.down_proj", "ffn_down", WeightBlock::feed_forward, true, true,
      "intermediate_size and hidden_size"},
+    {WeightRole::router, "router", "mlp.gate", "ffn_gate_inp", WeightBlock::mixture, true, false,
+     "the number of experts and hidden_size"},
+    {WeightRole::expert_gate, "expert_gate", "mlp.experts.{}.gate_proj", "ffn_gate_exps",
+     WeightBlock::mixture, true, false, "the number of experts, their width and hidden_size"},
+    {WeightRole::expert_up, "expert_up", "mlp.experts.{}.up_proj", "ffn_up_exps",
+     WeightBlock::mixture, true, false, "the number of experts, their width and hidden_size"},
+    {WeightRole::expert_down, "expert_down", "mlp.experts.{}.down_proj", "ffn_down_exps",
+     WeightBlock::mixture, true, false, "the number of experts, their width and hidden_size"},
+    {WeightRole::shared_router, "shared_router", "mlp.shared_expert_gate", "ffn_gate_inp_shexp",
+     WeightBlock::mixture, true, false, "hidden_size"},
+    {WeightRole::shared_gate, "shared_gate", "mlp.shared_expert.gate_proj", "ffn_gate_shexp",
+     WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
+    {WeightRole::shared_up, "shared_up", "mlp.shared_expert.up_proj", "ffn_up_shexp",
+     WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
+    {WeightRole::shared_down, "shared_down", "mlp.shared_expert.down_proj", "ffn_down_shexp",
+     WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
     {WeightRole::final_norm, "final_norm", "model.norm", "output_norm", WeightBlock::output, false,
      false, "hidden_size"},
     {WeightRole::head, "head", "lm_head", "output", WeightBlock::vocabulary, true, false,
@@ -86,27 +112,35 @@ constexpr const WeightRoleInfo& info_of(WeightRole role) {
   return kWeightRoles[static_cast<std::size_t>(role)];
 }
 
+/// Whether quantising rounds it, if it is a matrix: not what a router decides by, which is small.
+constexpr bool is_rounded(WeightRole role) {
+  return role != WeightRole::router && role != WeightRole::shared_router;
+}
+
 namespace detail {
 constexpr bool roles_in_order() {
   for (std::size_t i = 0; i < kWeightRoles.size(); ++i)
     if (kWeightRoles[i].role != static_cast<WeightRole>(i)) return false;
   return kWeightRoles.back().role == WeightRole::head;
 }
+constexpr bool is_layer_product(const WeightRoleInfo& r) {
+  return r.product && r.block != WeightBlock::vocabulary && r.block != WeightBlock::mixture;
+}
 constexpr std::size_t count_layer_products() {
   std::size_t n = 0;
-  for (const WeightRoleInfo& r : kWeightRoles)
-    n += r.product && r.block != WeightBlock::vocabulary ? 1 : 0;
+  for (const WeightRoleInfo& r : kWeightRoles) n += is_layer_product(r) ? 1 : 0;
   return n;
 }
 }  // namespace detail
 static_assert(detail::roles_in_order(), "each role has its row");
 
-/// The products of a layer, in the order in which a step needs them: q, k, v, o, gate, up, down.
+/// The products of a dense layer, in the order in which a step needs them: q, k, v, o, gate, up,
+/// down.
 inline constexpr auto kLayerProducts = [] {
   std::array<WeightRole, detail::count_layer_products()> roles{};
   std::size_t n = 0;
   for (const WeightRoleInfo& r : kWeightRoles)
-    if (r.product && r.block != WeightBlock::vocabulary) roles[n++] = r.role;
+    if (detail::is_layer_product(r)) roles[n++] = r.role;
   return roles;
 }();
 
