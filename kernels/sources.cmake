@@ -12,6 +12,7 @@ set(EPISODIC_KERNEL_SOURCES
   forgetting.cu
   key_segmenter.cu
   limits.cu
+  mixture.cu
   place_events.cu
   product.cu
   recall.cu

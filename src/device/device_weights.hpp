@@ -22,14 +22,25 @@ struct DeviceLinear {
   std::int64_t out = 0, in = 0;
 };
 
+/// What a layer has of a mixture of experts beside its shared expert, whose products are the
+/// layer's gate_up and down.
+struct DeviceMixture {
+  float* router = nullptr;                               // [experts, hidden]
+  float *maybe_bias = nullptr, *maybe_choice = nullptr;  // [experts]
+  float* maybe_shared_router = nullptr;                  // [hidden]
+  std::byte* gate_up = nullptr;  // [experts, 2 width, hidden]: rows of gate, of up
+  std::byte* down = nullptr;     // [experts, hidden, width]
+};
+
 /// Null: the layer has no such norm.
 struct DeviceLayerWeights {
   float *input_norm = nullptr, *attended_norm = nullptr, *feed_norm = nullptr, *fed_norm = nullptr;
   float *q_norm = nullptr, *k_norm = nullptr;
   DeviceLinear qkv;  // rows of q, of k, of v
   DeviceLinear o;
-  DeviceLinear gate_up;  // rows of gate, of up
+  DeviceLinear gate_up;  // rows of gate, of up; none in a mixture without a shared expert
   DeviceLinear down;
+  DeviceMixture mixture;  // if the layer is one
 };
 
 class DeviceWeights {
