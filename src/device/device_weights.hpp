@@ -36,6 +36,7 @@ struct DeviceMixture {
 struct DeviceLayerWeights {
   float *input_norm = nullptr, *attended_norm = nullptr, *feed_norm = nullptr, *fed_norm = nullptr;
   float *q_norm = nullptr, *k_norm = nullptr;
+  float* sinks = nullptr;  // [n_heads]
   DeviceLinear qkv;  // rows of q, of k, of v
   DeviceLinear o;
   DeviceLinear gate_up;  // rows of gate, of up; none in a mixture without a shared expert

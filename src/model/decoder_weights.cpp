@@ -55,7 +55,7 @@ class Loader {
     return w;
   }
 
-  /// A norm's factors; empty if the plan has no such norm.
+  /// A norm's factors, or other numbers as they are; empty if the plan has no such weight.
   std::vector<float> norm(WeightRole role, std::int64_t layer) const {
     if (!planned_.has(role, layer)) return {};
     return floats(planned_.at(role, layer));
@@ -118,6 +118,7 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.fed_norm = load.norm(Role::fed_norm, l);
     layer.q_norm = load.norm(Role::q_norm, l);
     layer.k_norm = load.norm(Role::k_norm, l);
+    layer.sinks = load.norm(Role::sinks, l);
     layer.q = load.linear(Role::q, l);
     layer.k = load.linear(Role::k, l);
     layer.v = load.linear(Role::v, l);

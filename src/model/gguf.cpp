@@ -51,7 +51,7 @@ constexpr TypeNumber kTypes[] = {
     {12, TensorType::q4_k},   {13, TensorType::q5_k}, {14, TensorType::q6_k},
     {20, TensorType::iq4_nl}, {24, TensorType::i8},   {25, TensorType::i16},
     {26, TensorType::i32},    {27, TensorType::i64},  {28, TensorType::f64},
-    {30, TensorType::bf16},
+    {30, TensorType::bf16},   {39, TensorType::mxfp4},
 };
 
 std::string names_of_types() {

@@ -63,6 +63,8 @@ class Planner {
       norm(Role::q_norm, Role::q_norm, row ? q : s.head_dim);
       norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
+    // not behind ".weight"
+    if (s.sinks) add(Role::sinks, prefix_ + info_of(Role::sinks).hugging_face, {s.n_heads});
     linear(Role::o, hidden, q, s.o_bias);
     if (s.norms == NormPlace::before)
       norm(Role::feed_norm, Role::attended_norm, hidden);

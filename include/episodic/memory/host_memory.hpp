@@ -69,6 +69,13 @@ class HostMemory : public SequenceMemory {
   ///         may then be begun anew
   void attend(std::int64_t layer, const TensorView& q, const TensorView& k, const TensorView& v,
               const MutableTensorView& out) override;
+  /// The same with what the layer's attention has besides.
+  struct LayerStep {
+    TensorView q, k, v;
+    MutableTensorView out;
+    const float* sinks = nullptr;  ///< null, or [H] as AttendInput::sinks: the layer's, every step
+  };
+  void attend(std::int64_t layer, const LayerStep& step);
   /// The same of packed rows of float32 before rotary embedding, whose sizes follow from the step
   /// that is open.
   void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);
