@@ -297,9 +297,13 @@ TEST_CASE("a sink that is no number is refused by its head") {
   s.input.sinks = sinks.data();
   for (const float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     sinks.back() = bad;
-    REQUIRE_THROWS_WITH(testing::run_attend(s.shape, s.input, 0.0f, workspace),
-                        Catch::Matchers::ContainsSubstring(
-                            concat("sinks[", s.shape.n_heads - 1, "]")));
+    std::string said;
+    try {
+      testing::run_attend(s.shape, s.input, 0.0f, workspace);
+    } catch (const DataError& e) {
+      said = e.what();
+    }
+    REQUIRE(said.find("sinks[" + std::to_string(s.shape.n_heads - 1) + "]") != std::string::npos);
   }
 }
 
