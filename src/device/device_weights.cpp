@@ -80,6 +80,10 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
       if (m.shared_gate) w.mixture.maybe_shared_router = c.take<float>(hidden);
       w.mixture.gate_up = c.take(m.experts * 2 * m.width * hidden * element);
       w.mixture.down = c.take(m.experts * hidden * m.width * element);
+      if (m.expert_bias) {
+        w.mixture.maybe_gate_up_bias = c.take<float>(m.experts * 2 * m.width);
+        w.mixture.maybe_down_bias = c.take<float>(m.experts * hidden);
+      }
     }
     layers.push_back(w);
   }
@@ -121,6 +125,16 @@ class DeviceWeights::Loader {
       for (const Role role : {Role::expert_gate, Role::expert_up})
         gate_up += send(gate_up, dtype_, planned_.of_expert(role, layer, e), {});
       down += send(down, dtype_, planned_.of_expert(Role::expert_down, layer, e), {});
+    }
+    if (!spec.expert_bias) return;
+    auto* gate_up_bias = reinterpret_cast<std::byte*>(w.maybe_gate_up_bias);
+    auto* down_bias = reinterpret_cast<std::byte*>(w.maybe_down_bias);
+    const auto bias = [&](std::byte*& to, Role role, std::int64_t e) {
+      to += send(to, DType::float32, planned_.of_expert(role, layer, e, true), {});
+    };
+    for (std::int64_t e = 0; e < spec.experts; ++e) {
+      for (const Role role : {Role::expert_gate, Role::expert_up}) bias(gate_up_bias, role, e);
+      bias(down_bias, Role::expert_down, e);
     }
   }
 

@@ -30,6 +30,8 @@ struct DeviceMixture {
   float* maybe_shared_router = nullptr;                  // [hidden]
   std::byte* gate_up = nullptr;  // [experts, 2 width, hidden]: rows of gate, of up
   std::byte* down = nullptr;     // [experts, hidden, width]
+  float* maybe_gate_up_bias = nullptr;  // [experts, 2 width]
+  float* maybe_down_bias = nullptr;     // [experts, hidden]
 };
 
 /// Null: the layer has no such norm.

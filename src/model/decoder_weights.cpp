@@ -38,6 +38,11 @@ class Loader {
     const auto experts = [&](Role role, std::vector<Linear>& to) {
       for (std::int64_t e = 0; e < spec.experts; ++e)
         to.push_back(stored(role, planned_.of_expert(role, layer, e)));
+      if (!spec.expert_bias) return;
+      for (std::int64_t e = 0; e < spec.experts; ++e) {
+        to_.biases.push_back(floats(planned_.of_expert(role, layer, e, true)));
+        to[static_cast<std::size_t>(e)].bias = to_.biases.back().data();
+      }
     };
     experts(Role::expert_gate, w.gate);
     experts(Role::expert_up, w.up);

@@ -265,7 +265,7 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
     if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
     if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
-    if (view->shape.size() == 1) require_finite(e);  // small, and all of it is read in any case
+    if (view->shape.size() == 1 || e.bias) require_finite(e);  // small, and all of it is read in any case
   }
   for (const StoredTensor* view : source_->tensors())
     if (!used.count(view->name) && !harmless(view->name, config)) mismatch.unused(*view);
@@ -358,9 +358,9 @@ WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias) co
   return at(role, layer, bias, -1);
 }
 
-WeightView PlannedWeights::of_expert(WeightRole role, std::int64_t layer,
-                                     std::int64_t expert) const {
-  return at(role, layer, false, expert);
+WeightView PlannedWeights::of_expert(WeightRole role, std::int64_t layer, std::int64_t expert,
+                                     bool bias) const {
+  return at(role, layer, bias, expert);
 }
 
 WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias,
