@@ -273,7 +273,7 @@ struct RowTotal {
 /// meets it here, once, wherever its splits were merged.
 __device__ inline RowTotal row_total(const AttentionArgs& a, int h, float max, float sum) {
   constexpr float kLog2e = 1.44269504088896341f;
-  const float sink = a.p.maybe_sinks ? a.p.maybe_sinks[h] * kLog2e : -INFINITY;
+  const float sink = a.p.maybe_sink_logits ? a.p.maybe_sink_logits[h] * kLog2e : -INFINITY;
   if (sink == -INFINITY) return {max, sum, inverse_sum(sum)};
   const float both = fmaxf(max, sink), of_keys = exp2f(max - both);
   const float total = sum * of_keys + exp2f(sink - both);  // at least 1, unless it is NaN

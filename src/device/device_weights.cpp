@@ -64,7 +64,7 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     w.fed_norm = norm(behind, hidden);
     w.q_norm = norm(any, row ? q : d);
     w.k_norm = norm(any, row ? kv : d);
-    w.sinks = norm(s.sinks, s.n_heads);
+    w.sink_logits = norm(s.sink_logits, s.n_heads);
     w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
     w.o = linear(hidden, q, s.o_bias);
     const MixtureSpec& m = s.mixture;
@@ -222,7 +222,7 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
     loader.norm(w.fed_norm, Role::fed_norm, l);
     loader.norm(w.q_norm, Role::q_norm, l, of_heads);
     loader.norm(w.k_norm, Role::k_norm, l, of_heads);
-    loader.norm(w.sinks, Role::sinks, l);
+    loader.norm(w.sink_logits, Role::sink_logits, l);
     loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
     loader.linear(w.o, l, {Role::o}, {}, of_heads);
     if (const MixtureSpec& m = config.layers[i].mixture) {

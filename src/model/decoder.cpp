@@ -579,8 +579,8 @@ std::shared_ptr<AttentionSlot>& Decoder::attention(std::int64_t layer) {
   return impl_->slots[static_cast<std::size_t>(layer)];
 }
 
-const std::vector<float>& Decoder::sinks(std::int64_t layer) const {
-  return impl_->weights->layers.at(static_cast<std::size_t>(layer)).sinks;
+const std::vector<float>& Decoder::sink_logits(std::int64_t layer) const {
+  return impl_->weights->layers.at(static_cast<std::size_t>(layer)).sink_logits;
 }
 
 std::shared_ptr<SequenceState>& Decoder::state() { return impl_->state; }

@@ -123,7 +123,7 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.fed_norm = load.norm(Role::fed_norm, l);
     layer.q_norm = load.norm(Role::q_norm, l);
     layer.k_norm = load.norm(Role::k_norm, l);
-    layer.sinks = load.norm(Role::sinks, l);
+    layer.sink_logits = load.norm(Role::sink_logits, l);
     layer.q = load.linear(Role::q, l);
     layer.k = load.linear(Role::k, l);
     layer.v = load.linear(Role::v, l);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpt-oss: sinks in all attention, sliding and full layers in turn, experts with biases and a
+// gpt-oss: sink logits in all attention, sliding and full layers in turn, experts with biases and a
 // clamped gate.
 #include "family.hpp"
 
@@ -11,7 +11,7 @@ void gpt_oss(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, Laye
   if (!in.has("rope_parameters") && !in.has("rope_scaling"))
     in.fail("rope_parameters", "is missing; give the config.json that the model's makers wrote");
   each.qkv_bias = each.o_bias = in.boolean("attention_bias", true);
-  each.sinks = true;
+  each.sink_logits = true;
   each.mixture = read_mixture(in, d, c, "num_local_experts");
   each.mixture.normalised = true;  // a softmax of the chosen alone
   each.mixture.bias = RouterBias::product;

@@ -34,7 +34,7 @@ inline constexpr GgufName kAttention[] = {gguf_name(WeightRole::q), gguf_name(We
                                           gguf_name(WeightRole::v), gguf_name(WeightRole::o)};
 inline constexpr GgufName kSunkAttention[] = {gguf_name(WeightRole::q), gguf_name(WeightRole::k),
                                               gguf_name(WeightRole::v), gguf_name(WeightRole::o),
-                                              gguf_name(WeightRole::sinks)};
+                                              gguf_name(WeightRole::sink_logits)};
 inline constexpr GgufName kFusedAttention[] = {{"attn_qkv", "self_attn.qkv_proj"},
                                                gguf_name(WeightRole::o)};
 inline constexpr GgufName kHeadNorms[] = {gguf_name(WeightRole::q_norm),

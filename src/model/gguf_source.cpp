@@ -110,7 +110,7 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
     for (const GgufName& n : table)
       if (name == n.gguf)
         return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face,
-                           name == info_of(WeightRole::sinks).gguf ? "" : suffix);
+                           name == info_of(WeightRole::sink_logits).gguf ? "" : suffix);
   return "";
 }
 

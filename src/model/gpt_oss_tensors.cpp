@@ -163,11 +163,12 @@ class StackedExperts final : public TensorSource {
     s.experts = experts, s.out = out, s.in = in, s.parts = parts;
     if (base_->find(name + "_blocks") || base_->find(name + "_scales")) {
       if (in % kBlock != 0)
-        throw FileError(fmt::format("{}: tensor '{}_blocks' is of MXFP4, whose rows are multiples "
-                                    "of {} numbers; config.json gives rows of {}",
-                                    file(name + "_blocks"), printable(name), kBlock, in));
-      s.blocks = need(name + "_blocks", {experts, parts * out, in / kBlock, kCodes},
-                      {TensorType::u8});
+        throw FileError(
+            fmt::format("{}: tensor '{}_blocks' is of MXFP4, whose rows are multiples "
+                        "of {} numbers; config.json gives rows of {}",
+                        file(name + "_blocks"), printable(name), kBlock, in));
+      s.blocks =
+          need(name + "_blocks", {experts, parts * out, in / kBlock, kCodes}, {TensorType::u8});
       s.scales = need(name + "_scales", {experts, parts * out, in / kBlock},
                       {TensorType::u8, TensorType::f8_e8m0});
     } else {
@@ -183,8 +184,8 @@ class StackedExperts final : public TensorSource {
                            std::initializer_list<TensorType> types) const {
     const StoredTensor* t = base_->find(name);
     if (!t)
-      throw FileError(fmt::format("{}: tensor '{}' is missing; fetch the weights again",
-                                  file(name), printable(name)));
+      throw FileError(fmt::format("{}: tensor '{}' is missing; fetch the weights again", file(name),
+                                  printable(name)));
     if (t->shape != shape)
       throw FileError(fmt::format(
           "{}: tensor '{}' has shape [{}], config.json calls for [{}] by num_local_experts, "

@@ -131,9 +131,9 @@ struct TrainableDecoder::Impl {
           "training: the model has adapters beside its weights; merge them, or open it "
           "without");
     for (const LayerSpec& layer : config.layers)
-      if (layer.sinks)
+      if (layer.sink_logits)
         throw ConfigError(fmt::format(
-            "training: attention sinks of a {} model have no derivative here; train its adapter "
+            "training: the sink logits of a {} model have no derivative here; train its adapter "
             "elsewhere and use it with ModelOptions::lora",
             config.model_type));
     load(PlannedWeights(config, model.tensors));

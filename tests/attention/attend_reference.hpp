@@ -263,7 +263,7 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
       double sum = 0.0, weighted = 0.0;
       std::vector<double> beside;  // what takes part and gives no value
       if (input.other_lse != nullptr) beside.push_back(input.other_lse[i * heads + h]);
-      if (input.sinks != nullptr) beside.push_back(input.sinks[h]);
+      if (input.sink_logits != nullptr) beside.push_back(input.sink_logits[h]);
       for (const double x : beside) max = std::max(max, x);
       for (const Seen& k : seen) sum += std::exp(k.score - max);
       for (const double x : beside)

@@ -229,7 +229,7 @@ TEST_CASE("sinks of the heads are an extra score of every query") {
     for (int i = 0; i < 42; ++i) {
       Stream s = random_stream(random, i);
       const std::vector<float> sinks = random_sinks(random, s.shape.n_heads, i);
-      s.input.sinks = sinks.data();
+      s.input.sink_logits = sinks.data();
       std::vector<float> elsewhere;
       if (i % 4 == 3) {  // and keys that are attended elsewhere
         elsewhere = testing::normal(random, s.shape.n_queries * s.shape.n_heads, 5.0f);
@@ -253,7 +253,7 @@ TEST_CASE("sinks of -inf leave every bit") {
     Stream s = random_stream(random, i);
     const Attended want = testing::run_attend(s.shape, s.input, 0.5f, workspace);
     const std::vector<float> none(static_cast<std::size_t>(s.shape.n_heads), -kInfinity);
-    s.input.sinks = none.data();
+    s.input.sink_logits = none.data();
     const Attended got = testing::run_attend(s.shape, s.input, 0.5f, workspace);
     INFO("case " << i);
     REQUIRE(got.out == want.out);
@@ -270,7 +270,7 @@ TEST_CASE("sinks count once where one part of the keys has them") {
     for (int i = 0; i < 21; ++i) {
       Stream s = random_stream(random, i);
       const std::vector<float> sinks = random_sinks(random, s.shape.n_heads, i);
-      s.input.sinks = sinks.data();
+      s.input.sink_logits = sinks.data();
       const Attended whole = testing::attend_reference(s.shape, s.input, 0.0);
       const auto n_parts = static_cast<std::size_t>(testing::uniform(random, 2, 4));
       Parts parts(s.input, n_parts, random);
@@ -279,7 +279,7 @@ TEST_CASE("sinks count once where one part of the keys has them") {
       const std::size_t with = order[static_cast<std::size_t>(i) % n_parts];
       std::vector<Attended> states;
       for (std::size_t p = 0; p < n_parts; ++p) {
-        parts.inputs[p].sinks = p == with ? sinks.data() : nullptr;
+        parts.inputs[p].sink_logits = p == with ? sinks.data() : nullptr;
         states.push_back(testing::run_attend(s.shape, parts.inputs[p], 0.0f, workspace));
       }
       std::shuffle(order.begin(), order.end(), random);
@@ -294,7 +294,7 @@ TEST_CASE("a sink that is no number is refused by its head") {
   Random random(15);
   Stream s = random_stream(random, 0);
   std::vector<float> sinks(static_cast<std::size_t>(s.shape.n_heads), 0.0f);
-  s.input.sinks = sinks.data();
+  s.input.sink_logits = sinks.data();
   for (const float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
     sinks.back() = bad;
     std::string said;
@@ -303,7 +303,8 @@ TEST_CASE("a sink that is no number is refused by its head") {
     } catch (const DataError& e) {
       said = e.what();
     }
-    REQUIRE(said.find("sinks[" + std::to_string(s.shape.n_heads - 1) + "]") != std::string::npos);
+    REQUIRE(said.find("sink_logits[" + std::to_string(s.shape.n_heads - 1) + "]") !=
+            std::string::npos);
   }
 }
 

@@ -26,10 +26,9 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 
 constexpr TensorType kTypes[] = {
-    TensorType::f32,  TensorType::f16,  TensorType::bf16, TensorType::q8_0,  TensorType::q4_0,
-    TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q2_k,  TensorType::q3_k,
-    TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::iq4_nl,
-    TensorType::mxfp4};
+    TensorType::f32,  TensorType::f16,  TensorType::bf16, TensorType::q8_0,   TensorType::q4_0,
+    TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q2_k,   TensorType::q3_k,
+    TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::iq4_nl, TensorType::mxfp4};
 
 bool is_block(TensorType type) { return block_elements(type) > 1; }
 

@@ -73,7 +73,7 @@ inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vec
     const DeviceArray<float> dsinks(sinks.empty() ? std::vector<float>()
                                                   : sinks[static_cast<std::size_t>(l)]);
     auto of = layer_step(memory, dq.data(), dk.data(), dv.data(), dout.data());
-    if (!sinks.empty()) of.sinks = dsinks.data();
+    if (!sinks.empty()) of.sink_logits = dsinks.data();
     memory.attend(l, of);
     out.push_back(episodic_test::floats(dout.host(), dtype));
   }

@@ -150,7 +150,7 @@ class Problem {
     p.n_local = c_.n_local;
     p.scale = c_.scale;
     p.soft_cap = c_.soft_cap;
-    if (c_.sinks) p.maybe_sinks = d_sinks.data();
+    if (c_.sinks) p.maybe_sink_logits = d_sinks.data();
     p.interleaved = c_.interleaved;
     p.q = d_q.data();
     p.q_row_stride = q_stride_;

@@ -483,12 +483,11 @@ TEST_CASE("attention kernels: sinks take their share wherever rows come to their
         require_near(apart, expected, dtype);
         // a sink of -inf for every head leaves every bit
         Result none[2];
-        const DeviceArray<float> nothing(
-            std::vector<float>(static_cast<std::size_t>(problem.heads()),
-                               -std::numeric_limits<float>::infinity()));
+        const DeviceArray<float> nothing(std::vector<float>(
+            static_cast<std::size_t>(problem.heads()), -std::numeric_limits<float>::infinity()));
         for (const int i : {0, 1})
           none[i] = problem.run(
-              [&](AttentionParams& p) { p.maybe_sinks = i == 0 ? nullptr : nothing.data(); });
+              [&](AttentionParams& p) { p.maybe_sink_logits = i == 0 ? nullptr : nothing.data(); });
         REQUIRE(same_bits(none[0].out, none[1].out));
         REQUIRE(same_bits(none[0].lse, none[1].lse));
         REQUIRE(same_bits(none[0].column_sums, none[1].column_sums));
@@ -506,12 +505,16 @@ TEST_CASE("attention kernels: sinks of the sequences of a batch are their own") 
     const Problem with(c, dtype, 43);
     const Result alone = without.run(), sunk = with.run();
     Result beside;
-    const Result together = with.run([](AttentionParams&) {}, [&](const AttentionParams& first) {
-      beside = without.run([](AttentionParams&) {}, [&](const AttentionParams& second) {
-        const AttentionParams both[] = {first, second};
-        REQUIRE(segmented_attention_batch(both, 2, nullptr) == cudaSuccess);
-      });
-    });
+    const Result together =
+        with.run([](AttentionParams&) {},
+                 [&](const AttentionParams& first) {
+                   beside = without.run(
+                       [](AttentionParams&) {},
+                       [&](const AttentionParams& second) {
+                         const AttentionParams both[] = {first, second};
+                         REQUIRE(segmented_attention_batch(both, 2, nullptr) == cudaSuccess);
+                       });
+                 });
     REQUIRE(same_bits(together.out, sunk.out));
     REQUIRE(same_bits(together.column_sums, sunk.column_sums));
     REQUIRE(same_bits(beside.out, alone.out));

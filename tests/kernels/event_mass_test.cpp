@@ -155,7 +155,8 @@ TEST_CASE("event masses: lists of heads that recall by themselves, of one table 
       }
 }
 
-TEST_CASE("event masses: soft caps, scales, sinks, interleaved pairs, windows, events of one token") {
+TEST_CASE(
+    "event masses: soft caps, scales, sinks, interleaved pairs, windows, events of one token") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes) {
     Case c = of(20, 2, 48, 300);

@@ -214,7 +214,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, fixed_cos, odd<float>()),
                     WRONG(A, rows, nullptr),
                     WRONG(A, n_rows, nullptr),
-                    WRONG(A, maybe_sinks, odd<const float>()),
+                    WRONG(A, maybe_sink_logits, odd<const float>()),
                     WRONG(A, maybe_lse, odd<float>()),
                     WRONG(A, maybe_column_sums, odd<float>()),
                     WRONG(A, maybe_column_stats, some<ColumnStats>()),  // of three queries

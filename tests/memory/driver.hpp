@@ -94,7 +94,8 @@ inline std::vector<std::vector<float>> step(EpisodicMemory& memory,
     if (sinks.empty()) {
       memory.attend(l, q.data(), k.data(), v.data(), out.back().data());
     } else {
-      const episodic::TensorSizes wide{n, s.n_heads, s.head_dim}, narrow{n, s.n_kv_heads, s.head_dim};
+      const episodic::TensorSizes wide{n, s.n_heads, s.head_dim},
+          narrow{n, s.n_kv_heads, s.head_dim};
       memory.attend(l, {{q.data(), wide},
                         {k.data(), narrow},
                         {v.data(), narrow},

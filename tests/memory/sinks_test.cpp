@@ -56,7 +56,8 @@ TEST_CASE("sinks count once, whatever a query sees, and keys receive what they l
     // what the last token received is its own share of its own query
     const std::int64_t last = 130 / chunk * chunk - 1;
     const std::vector<float> received = memory.relevance(1, last, 1);
-    const auto weights = driver::attention_weights(tokens, s, 1, last, c.n_local, everything, sinks);
+    const auto weights =
+        driver::attention_weights(tokens, s, 1, last, c.n_local, everything, sinks);
     for (std::size_t h = 0; h < received.size(); ++h)
       REQUIRE(std::abs(received[h] - weights[h][static_cast<std::size_t>(last)]) < 1e-6);
   }

@@ -31,7 +31,8 @@ struct Copy {
   explicit Copy(const fs::path& from) : file(from / "model.safetensors") {
     std::ifstream in(from / "config.json");
     config = Json::parse(in);
-    for (const StoredTensor* t : file.tensors()) tensors.push_back({t->name, t->type, t->shape, t->data});
+    for (const StoredTensor& t : file.tensors())
+      tensors.push_back({t.name, t.type, t.shape, t.data});
   }
   TensorToWrite& at(const std::string& name) {
     for (TensorToWrite& t : tensors)
@@ -59,7 +60,7 @@ std::vector<float> widened(const StoredTensor& t) {
 }
 
 /// Number c of row r of an expert's matrix [out, in], as the reference reads the file.
-double stored_at(const TensorSource& file, const std::string& name, std::int64_t expert,
+double stored_at(const SafetensorsFile& file, const std::string& name, std::int64_t expert,
                  std::int64_t r, std::int64_t c) {
   if (const StoredTensor* t = file.find(name)) {  // [experts, in, out]
     const std::vector<float> x = widened(*t);
@@ -106,7 +107,8 @@ TEST_CASE("gpt-oss: experts become the rows of their products, gates apart from 
       const std::vector<float> both = widened(*file.find(stored + "_bias"));
       REQUIRE(bias.size() * static_cast<std::size_t>(parts) == both.size());
       for (std::size_t i = 0; i < bias.size(); ++i)
-        REQUIRE(bias[i] == both[i * static_cast<std::size_t>(parts) + static_cast<std::size_t>(part)]);
+        REQUIRE(bias[i] ==
+                both[i * static_cast<std::size_t>(parts) + static_cast<std::size_t>(part)]);
     }
     REQUIRE_FALSE(model.tensors->find(layer + "gate_up_proj_bias"));
     REQUIRE_FALSE(model.tensors->find("model.layers.1.mlp.router.weight"));
@@ -140,10 +142,12 @@ TEST_CASE("gpt-oss: what is missing or wrong is refused by its key or tensor") {
   CHECK(mentions(without("gpt_oss", mlp + "router.bias"), mlp + "gate.bias"));
   CHECK(mentions(without("gpt_oss", "model.layers.0.self_attn.sinks"), "layers.0.self_attn.sinks"));
   CHECK(mentions(without("gpt_oss", "model.layers.0.self_attn.o_proj.bias"), "o_proj.bias"));
-  CHECK(mentions(refused("gpt_oss_mxfp4",
-                         [&](Copy& c) { c.at(experts + "down_proj_scales").type = TensorType::i8; }),
-                 "expected U8"));
-  CHECK(mentions(refused("gpt_oss_mxfp4", [&](Copy& c) { c.config["hidden_size"] = 48; }), "MXFP4"));
+  CHECK(
+      mentions(refused("gpt_oss_mxfp4",
+                       [&](Copy& c) { c.at(experts + "down_proj_scales").type = TensorType::i8; }),
+               "expected U8"));
+  CHECK(
+      mentions(refused("gpt_oss_mxfp4", [&](Copy& c) { c.config["hidden_size"] = 48; }), "MXFP4"));
   CHECK(mentions(with("num_local_experts", 6), "has shape [5, 24, 72]"));
   CHECK(mentions(with("num_experts_per_tok", 6), "num_experts_per_tok"));
   CHECK(mentions(with("intermediate_size", 35), "gate_up_proj"));

@@ -73,7 +73,8 @@ class HostMemory : public SequenceMemory {
   struct LayerStep {
     TensorView q, k, v;
     MutableTensorView out;
-    const float* sinks = nullptr;  ///< null, or [H] as AttendInput::sinks: the layer's, every step
+    /// Null, or [H] as AttendInput::sink_logits: the layer's, in every step.
+    const float* sink_logits = nullptr;
   };
   void attend(std::int64_t layer, const LayerStep& step);
   /// The same of packed rows of float32 before rotary embedding, whose sizes follow from the step

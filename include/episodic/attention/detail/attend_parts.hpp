@@ -168,7 +168,7 @@ inline float with_other(float lse, float other_lse) {
 /// Log-sum-exp of all that takes part in the softmax of row (query, head) without a key here.
 inline float beside_keys(const AttendInput& input, std::int64_t row, std::int64_t head) {
   const float other = input.other_lse != nullptr ? input.other_lse[row] : kNothing;
-  return input.sinks != nullptr ? with_other(input.sinks[head], other) : other;
+  return input.sink_logits != nullptr ? with_other(input.sink_logits[head], other) : other;
 }
 
 /// Number of keys in the relative segments of a list, seen or not.

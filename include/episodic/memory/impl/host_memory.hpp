@@ -80,7 +80,7 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const TensorView& q, con
 }
 
 EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const LayerStep& step) {
-  const auto& [q, k, v, out, sinks] = step;
+  const auto& [q, k, v, out, sink_logits] = step;
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
@@ -134,7 +134,7 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const LayerStep& step) {
     // Without far keys no segment is at the fixed position; the view is then never read.
     const AttendInput input{relative,
                             far ? TensorView(m.q_fixed.data(), shape.of_queries()) : relative,
-                            m.lists, nullptr, sinks};
+                            m.lists, nullptr, sink_logits};
     AttendOutput output{out, nullptr, m.sums};
     if (m.wants_masses()) {
       m.masses.assign(
