@@ -9,7 +9,9 @@
 #include "episodic/base/error.hpp"
 #include "episodic/cpu/weights.hpp"
 #include "episodic/model/decoder.hpp"
+#include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
+#include "episodic/model/quantize.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -165,6 +167,17 @@ TEST_CASE("gpt-oss: what is missing or wrong is refused by its key or tensor") {
                                reinterpret_cast<const std::byte*>(bad.data());
                          }),
                  "layers.0.self_attn.sinks"));
+}
+
+TEST_CASE("gpt-oss: it is not written as GGUF, and rounded weights are not rounded again") {
+  const TempDir dir;
+  const OpenModel model = open_model(family("gpt_oss"));
+  CHECK(mentions(refusal<ConfigError>([&] { write_gguf(model, dir / "m.gguf"); }),
+                 "self_attn.sinks"));
+  REQUIRE_FALSE(fs::exists(dir / "m.gguf"));
+  OpenModel rounded = open_model(family("gpt_oss_mxfp4"));
+  CHECK(mentions(refusal<ConfigError>([&] { quantize_weights(rounded, TensorType::q8_0); }),
+                 "MXFP4"));
 }
 
 TEST_CASE("gpt-oss: without their sinks its layers attend otherwise") {
