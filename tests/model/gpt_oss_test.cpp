@@ -9,7 +9,6 @@
 #include "episodic/base/error.hpp"
 #include "episodic/cpu/weights.hpp"
 #include "episodic/model/decoder.hpp"
-#include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/model/safetensors.hpp"
