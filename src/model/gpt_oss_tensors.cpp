@@ -17,14 +17,14 @@
 namespace episodic {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
+using ExpertShape = std::vector<std::int64_t>;
 
-constexpr std::int64_t kBlock = 32, kCodes = 16;  // of MXFP4: numbers, and their bytes
+constexpr std::int64_t kMxfp4Block = 32, kMxfp4Codes = 16;  // of MXFP4: numbers, and their bytes
 
-std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::size_t at_size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 /// A matrix of each expert as a checkpoint has it. Its rows alternate between `parts` products.
-struct Stored {
+struct StoredMatrix {
   const StoredTensor *floats = nullptr, *blocks = nullptr, *scales = nullptr;
   const StoredTensor* bias = nullptr;
   std::int64_t experts = 0, out = 0, in = 0;  // of one part
@@ -40,15 +40,16 @@ struct Stored {
       const auto both = std::to_integer<unsigned>(codes[i / 2]);
       return i % 2 == 0 ? both & 15u : both >> 4;
     };
-    for (std::int64_t i = 0; i < kCodes; ++i)
-      to[1 + i] = static_cast<std::byte>(code(i) | code(i + kCodes) << 4);
+    for (std::int64_t i = 0; i < kMxfp4Codes; ++i)
+      to[1 + i] = static_cast<std::byte>(code(i) | code(i + kMxfp4Codes) << 4);
   }
 
   void put_row(std::int64_t expert, std::int64_t row, std::byte* to) const {
     if (blocks) {
-      const std::int64_t in_blocks = in / kBlock, first = (expert * parts * out + row) * in_blocks;
+      const std::int64_t in_blocks = in / kMxfp4Block,
+                         first = (expert * parts * out + row) * in_blocks;
       for (std::int64_t b = 0; b < in_blocks; ++b)
-        put_block(scales->data[first + b], blocks->data + (first + b) * kCodes,
+        put_block(scales->data[first + b], blocks->data + (first + b) * kMxfp4Codes,
                   to + b * block_bytes(TensorType::mxfp4));
       return;
     }
@@ -56,12 +57,12 @@ struct Stored {
     const std::int64_t element = block_bytes(floats->type), outputs = parts * out;
     const std::byte* from = floats->data + (expert * in * outputs + row) * element;
     for (std::int64_t c = 0; c < in; ++c)
-      std::memcpy(to + c * element, from + c * outputs * element, size(element));
+      std::memcpy(to + c * element, from + c * outputs * element, at_size(element));
   }
 
   /// [experts, out, in]
   std::vector<std::byte> weights_of(std::int64_t part) const {
-    std::vector<std::byte> bytes(size(experts * out * row_bytes()));
+    std::vector<std::byte> bytes(at_size(experts * out * row_bytes()));
     parallel_for(experts * out, [&](std::int64_t i) {
       put_row(i / out, i % out * parts + part, bytes.data() + i * row_bytes());
     });
@@ -71,10 +72,10 @@ struct Stored {
   /// [experts, out]
   std::vector<std::byte> biases_of(std::int64_t part) const {
     const std::int64_t element = block_bytes(bias->type);
-    std::vector<std::byte> bytes(size(experts * out * element));
+    std::vector<std::byte> bytes(at_size(experts * out * element));
     for (std::int64_t i = 0; i < experts * out; ++i)
       std::memcpy(bytes.data() + i * element, bias->data + (i * parts + part) * element,
-                  size(element));
+                  at_size(element));
     return bytes;
   }
 };
@@ -85,9 +86,9 @@ class StackedExperts final : public TensorSource {
   StackedExperts(std::shared_ptr<const TensorSource> base, const ModelConfig& config)
       : base_(std::move(base)) {
     for (const StoredTensor* t : base_->tensors()) add(t->name, *t);
-    std::vector<std::pair<std::string, Stored>> found;  // by prefix: all are looked at first
+    std::vector<std::pair<std::string, StoredMatrix>> found;  // by prefix: all are looked at first
     for (std::int64_t l = 0; l < config.n_layers; ++l) {
-      const MixtureSpec& m = config.layers[size(l)].mixture;
+      const MixtureSpec& m = config.layers[at_size(l)].mixture;
       if (!m) continue;
       const std::string mlp = fmt::format("model.layers.{}.mlp.", l);
       rename(mlp + "router.weight", mlp + "gate.weight");
@@ -148,8 +149,8 @@ class StackedExperts final : public TensorSource {
     add(from, std::move(view));
   }
 
-  void put(const std::string& name, TensorType type, Shape shape, std::vector<std::byte> bytes,
-           const std::string& stored_as) {
+  void put(const std::string& name, TensorType type, ExpertShape shape,
+           std::vector<std::byte> bytes, const std::string& stored_as) {
     Place place{{name, type, std::move(shape), nullptr, static_cast<std::int64_t>(bytes.size())},
                 stored_as,
                 std::move(bytes)};
@@ -157,19 +158,19 @@ class StackedExperts final : public TensorSource {
     places_.insert_or_assign(name, std::move(place));
   }
 
-  Stored look(const std::string& name, std::int64_t experts, std::int64_t out, std::int64_t in,
-              std::int64_t parts) const {
-    Stored s;
+  StoredMatrix look(const std::string& name, std::int64_t experts, std::int64_t out,
+                    std::int64_t in, std::int64_t parts) const {
+    StoredMatrix s;
     s.experts = experts, s.out = out, s.in = in, s.parts = parts;
     if (base_->find(name + "_blocks") || base_->find(name + "_scales")) {
-      if (in % kBlock != 0)
+      if (in % kMxfp4Block != 0)
         throw FileError(
             fmt::format("{}: tensor '{}_blocks' is of MXFP4, whose rows are multiples "
                         "of {} numbers; config.json gives rows of {}",
-                        file(name + "_blocks"), printable(name), kBlock, in));
-      s.blocks =
-          need(name + "_blocks", {experts, parts * out, in / kBlock, kCodes}, {TensorType::u8});
-      s.scales = need(name + "_scales", {experts, parts * out, in / kBlock},
+                        file(name + "_blocks"), printable(name), kMxfp4Block, in));
+      s.blocks = need(name + "_blocks", {experts, parts * out, in / kMxfp4Block, kMxfp4Codes},
+                      {TensorType::u8});
+      s.scales = need(name + "_scales", {experts, parts * out, in / kMxfp4Block},
                       {TensorType::u8, TensorType::f8_e8m0});
     } else {
       s.floats = need(name, {experts, in, parts * out},
@@ -180,7 +181,7 @@ class StackedExperts final : public TensorSource {
     return s;
   }
 
-  const StoredTensor* need(const std::string& name, const Shape& shape,
+  const StoredTensor* need(const std::string& name, const ExpertShape& shape,
                            std::initializer_list<TensorType> types) const {
     const StoredTensor* t = base_->find(name);
     if (!t)
