@@ -83,7 +83,7 @@ struct Model {
       up.emplace_back(random, type, spec.width, hidden);
       down.emplace_back(random, type, hidden, spec.width);
       if (spec.expert_bias)
-        for (auto* of : {&gate, &up, &down}) of->back().put_bias(random);
+        for (auto* product : {&gate, &up, &down}) product->back().put_bias(random);
       weights.gate.push_back(gate.back().linear);
       weights.up.push_back(up.back().linear);
       weights.down.push_back(down.back().linear);
