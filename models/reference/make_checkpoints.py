@@ -151,7 +151,7 @@ def quantised_experts(model):
     """Rounds gpt-oss's experts. The checkpoint that holds them as OpenAI's does."""
     state = {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
     for name in [k for k in state if k.endswith(("gate_up_proj", "down_proj"))]:
-        rows = state.pop(name).transpose(0, 2, 1)  # [experts, out, in]
+        rows = np.ascontiguousarray(state.pop(name).transpose(0, 2, 1))  # [experts, out, in]
         state[name + "_blocks"], state[name + "_scales"], back = to_mxfp4(rows)
         dict(model.named_parameters())[name].data.copy_(torch.from_numpy(back.transpose(0, 2, 1).copy()))
     return state
