@@ -37,6 +37,8 @@ FieldError check(const ExpertGateParams& p) {
   EPISODIC_FIELD(p, chosen, p.chosen >= 1 && p.chosen <= kMostMixtureExperts);
   EPISODIC_FIELD(p, width, p.width >= 1);
   EPISODIC_FIELD(p, in, p.in >= 1 && within(p.n, p.chosen, p.width, p.in));
+  EPISODIC_FIELD(p, slope, p.slope >= 0.0f);
+  EPISODIC_FIELD(p, limit, p.slope == 0.0f || p.limit > 0.0f);
   if (p.n == 0) return {};
   EPISODIC_FIELD_GIVEN(p, x);
   EPISODIC_FIELD_GIVEN(p, gate_up);

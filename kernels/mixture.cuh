@@ -104,6 +104,13 @@ __global__ void __launch_bounds__(kMixtureThreads) ChooseExpertsKernel(ChooseExp
   }
 }
 
+/// NaN stays: a comparison with it does not hold.
+__device__ inline float clamped(float gate, float up, float slope, float limit) {
+  const float g = gate > limit ? limit : gate;
+  const float u = up > limit ? limit : up < -limit ? -limit : up;
+  return __fdividef(g, 1.0f + __expf(-slope * g)) * (u + 1.0f);
+}
+
 /// Blocks y: rows' choices; x: channels, a warp each.
 template <class T>
 __global__ void __launch_bounds__(kMixtureThreads) ExpertGateKernel(ExpertGateParams p) {
@@ -115,11 +122,17 @@ __global__ void __launch_bounds__(kMixtureThreads) ExpertGateKernel(ExpertGatePa
     const T* const w = static_cast<const T*>(p.gate_up) +
                        static_cast<std::int64_t>(p.expert[pair]) * 2 * p.width * p.in;
     for (std::int64_t c = warp; c < p.width; c += warps) {
-      const float gate = warp_dot(x, w + c * p.in, p.in);
-      const float up = warp_dot(x, w + (p.width + c) * p.in, p.in);
+      float gate = warp_dot(x, w + c * p.in, p.in);
+      float up = warp_dot(x, w + (p.width + c) * p.in, p.in);
+      if (p.maybe_bias) {
+        const float* const bias = p.maybe_bias + std::int64_t{p.expert[pair]} * 2 * p.width;
+        gate += bias[c];
+        up += bias[p.width + c];
+      }
       if (threadIdx.x % kWarpSize == 0)
         static_cast<T*>(p.inner)[pair * p.width + c] =
-            narrow<T>(activated(p.activation, gate) * up);
+            narrow<T>(p.slope > 0.0f ? clamped(gate, up, p.slope, p.limit)
+                                     : activated(p.activation, gate) * up);
     }
   }
 }
@@ -136,9 +149,10 @@ __global__ void __launch_bounds__(kMixtureThreads) ExpertSumKernel(ExpertSumPara
       float* const to = p.sum + i * p.out + c;
       float sum = p.adds ? (p.maybe_shared ? p.maybe_shared[i] : 1.0f) * *to : 0.0f;
       for (std::int64_t j = 0; j < p.chosen; ++j) {
-        const T* const w =
-            static_cast<const T*>(p.down) + (p.expert[i * p.chosen + j] * p.out + c) * p.width;
-        sum = fmaf(p.weight[i * p.chosen + j], warp_dot(inner + j * p.width, w, p.width), sum);
+        const std::int64_t row = p.expert[i * p.chosen + j] * p.out + c;
+        const float dot =
+            warp_dot(inner + j * p.width, static_cast<const T*>(p.down) + row * p.width, p.width);
+        sum = fmaf(p.weight[i * p.chosen + j], p.maybe_bias ? dot + p.maybe_bias[row] : dot, sum);
       }
       if (threadIdx.x % kWarpSize == 0) *to = sum;
     }

@@ -43,8 +43,11 @@ const char* invalid_field(const ChooseExpertsParams& params);
 struct ExpertGateParams {
   DType dtype = DType::bfloat16;  ///< of x, W and inner
   GateActivation activation = GateActivation::silu;
-  const void* x = nullptr;        ///< [n, in]
-  const void* gate_up = nullptr;  ///< [experts, 2 * width, in]: an expert's gates, then its ups
+  /// Above 0: g * sigmoid(slope * g) * (u + 1) instead, g at most limit, u within it either way.
+  float slope = 0.0f, limit = 0.0f;
+  const void* x = nullptr;            ///< [n, in]
+  const void* gate_up = nullptr;      ///< [experts, 2 * width, in]: an expert's gates, then its ups
+  const float* maybe_bias = nullptr;  ///< [experts, 2 * width], added to g and u
   const std::int32_t* expert = nullptr;  ///< [n, chosen]
   std::int64_t n = 0, in = 0, width = 0, chosen = 0;
   void* inner = nullptr;  ///< [n, chosen, width], written
@@ -59,6 +62,7 @@ struct ExpertSumParams {
   DType dtype = DType::bfloat16;         ///< of inner and W
   const void* inner = nullptr;           ///< [n, chosen, width]
   const void* down = nullptr;            ///< [experts, out, width]
+  const float* maybe_bias = nullptr;     ///< [experts, out], of each expert's result
   const std::int32_t* expert = nullptr;  ///< [n, chosen]
   const float* weight = nullptr;         ///< [n, chosen]
   std::int64_t n = 0, width = 0, out = 0, chosen = 0;

@@ -40,14 +40,16 @@ def rope(kind, theta=10000.0, **more):
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=theta, **more))
 
 
-def case(model_type, old=None, ids=40, start=12, seed=None, as_saved=False, **changes):
+def case(model_type, old=None, ids=40, start=12, seed=None, as_saved=False, mxfp4=False, **changes):
     """`old` replaces keys of the written config.json by those of the generation before (None: removes). `as_saved`:
-    tensors by the names that save_pretrained gives them, not by those that they have in memory."""
-    return dict(model_type=model_type, old=old, ids=ids, start=start, seed=seed, as_saved=as_saved,
+    tensors by the names that save_pretrained gives them, not by those that they have in memory. `mxfp4`: gpt-oss's
+    experts rounded and stored so."""
+    return dict(model_type=model_type, old=old, ids=ids, start=start, seed=seed, as_saved=as_saved, mxfp4=mxfp4,
                 config={**BASE, **changes})
 
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+GPT_OSS_YARN = dict(factor=8.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64, truncate=False)
 LONGROPE = dict(short_factor=[1.0, 1.1, 1.3], long_factor=[1.5, 4.0, 9.0], original_max_position_embeddings=24)
 CASES = {
     # LLaMA 2, as written by transformers 4: theta outside
@@ -103,6 +105,15 @@ CASES = {
     "granitemoe": case("granitemoe", seed=107, as_saved=True, num_local_experts=5, num_experts_per_tok=2, **GRANITE),
     "granitemoeshared": case("granitemoeshared", seed=108, as_saved=True, num_local_experts=5, num_experts_per_tok=1,
                              shared_intermediate_size=28, **GRANITE),
+    # both clamps at work; sizes that MXFP4 wants, and experts stored in it as OpenAI stores them
+    "gpt_oss": case("gpt_oss", seed=120, head_dim=10, sliding_window=9, num_local_experts=5, num_experts_per_tok=2,
+                    swiglu_limit=1.0, **rope("yarn", 150000.0, **GPT_OSS_YARN)),
+    "gpt_oss_mxfp4": case("gpt_oss", seed=121, mxfp4=True, hidden_size=32, intermediate_size=64, num_hidden_layers=3,
+                          head_dim=16, sliding_window=9, num_local_experts=4, num_experts_per_tok=3, swiglu_limit=1.0,
+                          old=dict(quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
+                              "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                              "lm_head"])),
+                          **rope("yarn", 150000.0, **GPT_OSS_YARN)),
 }
 
 
@@ -120,6 +131,30 @@ def randomise(model, seed):
             parameter.data.copy_(0.3 * draw)
         else:
             parameter.data.add_(0.3 * draw)
+
+
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def to_mxfp4(x):
+    """Blocks and scales of rows of a multiple of 32 numbers, and the numbers that they stand for."""
+    in_blocks = x.reshape(*x.shape[:-1], -1, 32)
+    exponent = np.floor(np.log2(np.abs(in_blocks).max(-1))) - 2
+    unit = in_blocks / 2 ** exponent[..., None]
+    code = np.abs(np.abs(unit)[..., None] - FP4).argmin(-1).astype(np.uint8)
+    back = np.sign(unit) * FP4[code] * 2 ** exponent[..., None]
+    code |= (unit < 0).astype(np.uint8) << 3
+    return code[..., 0::2] | code[..., 1::2] << 4, (exponent + 127).astype(np.uint8), back.reshape(x.shape)
+
+
+def quantised_experts(model):
+    """Rounds gpt-oss's experts. The checkpoint that holds them as OpenAI's does."""
+    state = {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+    for name in [k for k in state if k.endswith(("gate_up_proj", "down_proj"))]:
+        rows = np.ascontiguousarray(state.pop(name).transpose(0, 2, 1))  # [experts, out, in]
+        state[name + "_blocks"], state[name + "_scales"], back = to_mxfp4(rows)
+        dict(model.named_parameters())[name].data.copy_(torch.from_numpy(back.transpose(0, 2, 1).copy()))
+    return state
 
 
 def saved_state(model):
@@ -143,7 +178,10 @@ def make(name, spec, out):
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    state = saved_state(model) if spec["as_saved"] else {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+    if spec["mxfp4"]:
+        state = quantised_experts(model)
+    else:
+        state = saved_state(model) if spec["as_saved"] else {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     save_file(state, folder / "model.safetensors")

@@ -65,6 +65,21 @@ def case(architecture, kv_heads=2, biases=False, norms=0, shared=0, **values):
     return {"architecture": architecture, "values": values, "tensors": tensors}
 
 
+def gpt_oss():
+    c = case("gpt-oss", biases=True, expert_feed_forward_length=INNER,
+             **{"attention.sliding_window": 7, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": 16, "attention.key_length": DIM, "attention.value_length": DIM})
+    c["tensors"] = [(n.replace("ffn_norm", "post_attention_norm"), *rest) for n, *rest in c["tensors"]]
+    for i in range(LAYERS):
+        more = {"attn_output.bias": (WIDTH,), "attn_sinks.weight": (HEADS,), "ffn_gate_inp.bias": (EXPERTS,),
+                "ffn_gate_exps.bias": (EXPERTS, INNER), "ffn_up_exps.bias": (EXPERTS, INNER),
+                "ffn_down_exps.bias": (EXPERTS, WIDTH)}
+        # gates that the limit of 7 cuts
+        c["tensors"] = [(n, s, m, 3.0 if n == f"blk.{i}.ffn_gate_exps.weight" else w) for n, s, m, w in c["tensors"]]
+        c["tensors"] += [(f"blk.{i}.{name}", shape, 0, 1.0) for name, shape in more.items()]
+    return c
+
+
 GRANITE = {"attention.scale": 0.2, "embedding_scale": 2.0, "residual_scale": 0.5, "logit_scale": 3.0}
 CASES = [
     case("llama"),
@@ -75,13 +90,15 @@ CASES = [
     case("olmoe", kv_heads=HEADS, norms=WIDTH),
     case("granitemoe", **GRANITE),
     case("granitemoe", shared=SHARED, expert_shared_feed_forward_length=SHARED, **GRANITE),
+    gpt_oss(),
 ]
 
 
 def write(path, c):
     out = gguf.GGUFWriter(path, c["architecture"])
     for key, value in c["values"].items():
-        (out.add_uint32 if isinstance(value, int) else out.add_float32)(f"{c['architecture']}.{key}", value)
+        add = {int: out.add_uint32, float: out.add_float32, str: out.add_string}[type(value)]
+        add(f"{c['architecture']}.{key}", value)
     out.add_string("tokenizer.ggml.model", "no_vocab")
     for name, shape, middle, width in c["tensors"]:
         out.add_tensor(name, numbers(name, shape, middle, width))

@@ -310,6 +310,7 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
               {part.n, spec.n_heads, dim},
               MemoryKind::cuda};
     of.scale = static_cast<float>(spec.scale);
+    of.sink_logits = weights.layers[static_cast<std::size_t>(l)].sink_logits;
     of.appended = appended;
     if (part.of->keys_hook) show_keys(part, l, of);
     if (const std::int64_t number = part.of->memory_layer[static_cast<std::size_t>(l)];

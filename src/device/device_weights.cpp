@@ -64,6 +64,7 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     w.fed_norm = norm(behind, hidden);
     w.q_norm = norm(any, row ? q : d);
     w.k_norm = norm(any, row ? kv : d);
+    w.sink_logits = norm(s.sink_logits, s.n_heads);
     w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
     w.o = linear(hidden, q, s.o_bias);
     const MixtureSpec& m = s.mixture;
@@ -79,6 +80,10 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
       if (m.shared_gate) w.mixture.maybe_shared_router = c.take<float>(hidden);
       w.mixture.gate_up = c.take(m.experts * 2 * m.width * hidden * element);
       w.mixture.down = c.take(m.experts * hidden * m.width * element);
+      if (m.expert_bias) {
+        w.mixture.maybe_gate_up_bias = c.take<float>(m.experts * 2 * m.width);
+        w.mixture.maybe_down_bias = c.take<float>(m.experts * hidden);
+      }
     }
     layers.push_back(w);
   }
@@ -120,6 +125,16 @@ class DeviceWeights::Loader {
       for (const Role role : {Role::expert_gate, Role::expert_up})
         gate_up += send(gate_up, dtype_, planned_.of_expert(role, layer, e), {});
       down += send(down, dtype_, planned_.of_expert(Role::expert_down, layer, e), {});
+    }
+    if (!spec.expert_bias) return;
+    auto* gate_up_bias = reinterpret_cast<std::byte*>(w.maybe_gate_up_bias);
+    auto* down_bias = reinterpret_cast<std::byte*>(w.maybe_down_bias);
+    const auto bias = [&](std::byte*& to, Role role, std::int64_t e) {
+      to += send(to, DType::float32, planned_.of_expert(role, layer, e, true), {});
+    };
+    for (std::int64_t e = 0; e < spec.experts; ++e) {
+      for (const Role role : {Role::expert_gate, Role::expert_up}) bias(gate_up_bias, role, e);
+      bias(down_bias, Role::expert_down, e);
     }
   }
 
@@ -207,6 +222,7 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
     loader.norm(w.fed_norm, Role::fed_norm, l);
     loader.norm(w.q_norm, Role::q_norm, l, of_heads);
     loader.norm(w.k_norm, Role::k_norm, l, of_heads);
+    loader.norm(w.sink_logits, Role::sink_logits, l);
     loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
     loader.linear(w.o, l, {Role::o}, {}, of_heads);
     if (const MixtureSpec& m = config.layers[i].mixture) {

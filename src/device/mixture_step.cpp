@@ -51,6 +51,9 @@ void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const float* maybe_n
                                                         : kernels::GateActivation::gelu_tanh;
   gate.x = a.normed;
   gate.gate_up = w.mixture.gate_up;
+  gate.maybe_bias = w.mixture.maybe_gate_up_bias;
+  gate.slope = static_cast<float>(mixture.slope);
+  gate.limit = static_cast<float>(mixture.limit);
   gate.expert = a.expert;
   gate.n = step.n;
   gate.in = config.hidden_size;
@@ -63,6 +66,7 @@ void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const float* maybe_n
   sum.dtype = dtype;
   sum.inner = a.expert_inner;
   sum.down = w.mixture.down;
+  sum.maybe_bias = w.mixture.maybe_down_bias;
   sum.expert = a.expert;
   sum.weight = a.expert_weight;
   sum.n = step.n;

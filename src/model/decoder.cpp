@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <utility>
 
 #include "base/rethrow.hpp"
@@ -272,20 +271,6 @@ struct Decoder::Impl {
           "use_full_attention");
   }
 
-  /// Places in a batch: steps of one token, then others that are multiplied as few rows, then the
-  /// rest, so that each kind reads the weights once.
-  static std::vector<std::size_t> by_length(std::span<const SequenceStep> batch) {
-    std::vector<std::size_t> order(batch.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    const auto kind = [&](std::size_t i) {
-      const auto n = static_cast<std::int64_t>(batch[i].ids.size());
-      return n <= 1 ? 0 : class_of(n) == RowClass::few ? 1 : 2;
-    };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return kind(a) < kind(b); });
-    return order;
-  }
-
   /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
   /// attention, or a length that its state refuses
   static void begin(const SequencePart& part) {
@@ -535,7 +520,7 @@ std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const Sequence
         throw DataError(fmt::format(
             "Decoder::step_batch: sequences {} and {} of the batch are the same", j, i));
   }
-  for (const std::size_t i : Impl::by_length(batch)) {
+  for (const std::size_t i : by_length(batch)) {
     const Impl::SequencePart part{batch[i].sequence->impl_.get(), batch[i].ids, batch[i].kind};
     try {
       Impl::begin(part);
@@ -592,6 +577,10 @@ std::shared_ptr<AttentionSlot>& Decoder::attention(std::int64_t layer) {
     throw DataError(fmt::format("Decoder::attention: layer = {}, must be in [0, {})", layer,
                                 impl_->config().n_layers));
   return impl_->slots[static_cast<std::size_t>(layer)];
+}
+
+const std::vector<float>& Decoder::sink_logits(std::int64_t layer) const {
+  return impl_->weights->layers.at(static_cast<std::size_t>(layer)).sink_logits;
 }
 
 std::shared_ptr<SequenceState>& Decoder::state() { return impl_->state; }

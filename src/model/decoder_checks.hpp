@@ -4,11 +4,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <numeric>
 #include <span>
+#include <vector>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/decoder.hpp"
+#include "linear.hpp"
 
 namespace episodic {
 
@@ -21,6 +26,20 @@ inline void require_ids(std::span<const std::int64_t> ids, std::int64_t vocab) {
           fmt::format("Decoder::forward: ids[{}] = {} is not in the vocabulary of {} "
                       "tokens; use the tokenizer of this model",
                       i, ids[i], vocab));
+}
+
+/// Places in a batch: steps of one token, then others that are multiplied as few rows, then the
+/// rest, so that each kind reads the weights once.
+inline std::vector<std::size_t> by_length(std::span<const Decoder::SequenceStep> batch) {
+  std::vector<std::size_t> order(batch.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto kind = [&](std::size_t i) {
+    const auto n = static_cast<std::int64_t>(batch[i].ids.size());
+    return n <= 1 ? 0 : class_of(n) == RowClass::few ? 1 : 2;
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return kind(a) < kind(b); });
+  return order;
 }
 
 inline bool is_data_error(const std::exception_ptr& failure) {

@@ -38,6 +38,11 @@ class Loader {
     const auto experts = [&](Role role, std::vector<Linear>& to) {
       for (std::int64_t e = 0; e < spec.experts; ++e)
         to.push_back(stored(role, planned_.of_expert(role, layer, e)));
+      if (!spec.expert_bias) return;
+      for (std::int64_t e = 0; e < spec.experts; ++e) {
+        to_.biases.push_back(floats(planned_.of_expert(role, layer, e, true)));
+        to[static_cast<std::size_t>(e)].bias = to_.biases.back().data();
+      }
     };
     experts(Role::expert_gate, w.gate);
     experts(Role::expert_up, w.up);
@@ -55,7 +60,7 @@ class Loader {
     return w;
   }
 
-  /// A norm's factors; empty if the plan has no such norm.
+  /// A norm's factors, or other numbers as they are; empty if the plan has no such weight.
   std::vector<float> norm(WeightRole role, std::int64_t layer) const {
     if (!planned_.has(role, layer)) return {};
     return floats(planned_.at(role, layer));
@@ -118,6 +123,7 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.fed_norm = load.norm(Role::fed_norm, l);
     layer.q_norm = load.norm(Role::q_norm, l);
     layer.k_norm = load.norm(Role::k_norm, l);
+    layer.sink_logits = load.norm(Role::sink_logits, l);
     layer.q = load.linear(Role::q, l);
     layer.k = load.linear(Role::k, l);
     layer.v = load.linear(Role::v, l);

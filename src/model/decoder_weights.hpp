@@ -15,6 +15,7 @@ struct DecoderLayer {
   // RMS norms [hidden], by what they are applied to (WeightRole); empty where there is none
   std::vector<float> input_norm, attended_norm, feed_norm, fed_norm;
   std::vector<float> q_norm, k_norm;
+  std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
   Linear gate, up, down;
   MixtureWeights mixture;  ///< in their place, where the layer is one

@@ -113,6 +113,11 @@ void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec&
   each.scale = multiplier("attention_multiplier");
 }
 
+void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  mix_windows(in, read_as::window(in, d.window), false, c,
+              [](std::int64_t l) { return l % 2 == 0; });
+}
+
 }  // namespace read_as
 
 namespace {
@@ -143,11 +148,6 @@ void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& ea
   each.scale = 1 / std::sqrt(in.number("query_pre_attn_scalar", 1e-9, 1e12, 256));
   each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
   each.norms = NormPlace::both;
-}
-
-void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
-  mix_windows(in, read_as::window(in, d.window), false, c,
-              [](std::int64_t l) { return l % 2 == 0; });
 }
 
 void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
@@ -212,7 +212,7 @@ const Family kFamilies[] = {
       .activation = "gelu_pytorch_tanh",
       .positions = 8192},
      gemma2,
-     gemma2_layers},
+     read_as::gemma2_layers},
     {"gemma3_text",
      {.n_kv_heads = 4,
       .head_dim = 256,
@@ -233,7 +233,9 @@ const Family kFamilies[] = {
 };
 
 /// The tables of all files of families.
-std::array<std::span<const Family>, 2> all_families() { return {kFamilies, mixture_families()}; }
+std::array<std::span<const Family>, 3> all_families() {
+  return {kFamilies, mixture_families(), gpt_oss_families()};
+}
 
 Activation read_activation(const JsonObject& in, const char* otherwise) {
   // Gemma says hidden_activation, and its hidden_act is not to be believed

@@ -23,7 +23,8 @@ std::int64_t read_experts(const JsonObject& in, const char* key, const char* oth
   return experts;
 }
 
-/// What all of them have. \param key of the number of experts
+}  // namespace
+
 MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c,
                          const char* key) {
   const bool local = std::string_view(key) == "num_local_experts";
@@ -40,6 +41,8 @@ MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const Mo
                 : in.integer("moe_intermediate_size", 1, kMostWidth, d.expert_width);
   return m;
 }
+
+namespace {
 
 /// A mixture in every decoder_sparse_step-th layer that mlp_only_layers does not name.
 void sparse_layers(const JsonObject& in, ModelConfig& c) {

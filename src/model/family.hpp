@@ -50,6 +50,13 @@ struct Family {
 /// Those with a mixture of experts (families_mixture.cpp).
 std::span<const Family> mixture_families();
 
+/// gpt-oss (families_gpt_oss.cpp).
+std::span<const Family> gpt_oss_families();
+
+/// What all mixtures have (families_mixture.cpp). \param key of the number of experts
+MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c,
+                         const char* key);
+
 /// Readings that families share, by the family that had them first.
 namespace read_as {
 void llama(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
@@ -59,6 +66,8 @@ void granite(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, Laye
 void qwen_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
 /// A window in all layers, unless it is null.
 std::int64_t window(const JsonObject& in, std::int64_t otherwise);
+/// Layers slide in turn, from the first on, unless layer_types says which.
+void gemma2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
 }  // namespace read_as
 
 }  // namespace episodic

@@ -32,6 +32,9 @@ inline constexpr GgufName kTop[] = {gguf_name(WeightRole::embedding),
                                     gguf_name(WeightRole::final_norm), gguf_name(WeightRole::head)};
 inline constexpr GgufName kAttention[] = {gguf_name(WeightRole::q), gguf_name(WeightRole::k),
                                           gguf_name(WeightRole::v), gguf_name(WeightRole::o)};
+inline constexpr GgufName kSunkAttention[] = {gguf_name(WeightRole::q), gguf_name(WeightRole::k),
+                                              gguf_name(WeightRole::v), gguf_name(WeightRole::o),
+                                              gguf_name(WeightRole::sink_logits)};
 inline constexpr GgufName kFusedAttention[] = {{"attn_qkv", "self_attn.qkv_proj"},
                                                gguf_name(WeightRole::o)};
 inline constexpr GgufName kHeadNorms[] = {gguf_name(WeightRole::q_norm),
@@ -49,6 +52,8 @@ inline constexpr GgufName kSharedExperts[] = {
 inline constexpr std::span<const GgufName> kExperts{kSharedExperts, 4};
 inline constexpr GgufName kNormsBefore[] = {
     gguf_name(WeightRole::input_norm), gguf_name(WeightRole::feed_norm, WeightRole::attended_norm)};
+inline constexpr GgufName kNormsBetween[] = {gguf_name(WeightRole::input_norm),
+                                             gguf_name(WeightRole::attended_norm)};
 inline constexpr GgufName kNormsAfter[] = {gguf_name(WeightRole::attended_norm),
                                            gguf_name(WeightRole::fed_norm)};
 inline constexpr GgufName kNormsAround[] = {
@@ -110,6 +115,14 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      .norms = kNormsBefore,
      .head_norms = kHeadNorms,
      .mixture = true},
+    {.gguf = "gpt-oss",
+     .model_type = "gpt_oss",
+     .attention = kSunkAttention,
+     .mlp = kExperts,
+     .norms = kNormsBetween,
+     .head_norms = {},
+     .mixture = true,
+     .normalised = true},
     {.gguf = "granitemoe",
      .model_type = "granitemoe",
      .attention = kAttention,

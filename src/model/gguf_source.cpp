@@ -108,7 +108,9 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
   if (!take(name, ".")) return "";
   for (const auto& table : {a.attention, a.mlp, a.norms, a.head_norms})
     for (const GgufName& n : table)
-      if (name == n.gguf) return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face, suffix);
+      if (name == n.gguf)
+        return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face,
+                           name == info_of(WeightRole::sink_logits).gguf ? "" : suffix);
   return "";
 }
 
@@ -448,6 +450,11 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   if (a.interleaved) config[kRopeInterleaved] = true;
   if (a.gemma) add_gemma(file, in, a, config);
   if (a.mixture) add_mixture(file, in, a, config);
+  if (name == "gpt-oss") {
+    add_windows(file, in, layers, false, config);
+    // Hugging Face's class has a scaling of its own where nothing is said
+    if (config["rope_scaling"].is_null()) config["rope_parameters"] = {{"rope_type", "default"}};
+  }
   add_tokens(file, config);
   return config;
 }

@@ -22,7 +22,11 @@ void multiply_exactly(const Linear& w, std::int64_t n, const float* x, float* y,
   cpu::multiply_weights(n, {&product, 1}, {.activations = cpu::Activations::exact, .rows = rows});
 }
 
-void activate(Activation activation, float* gate, const float* up, std::int64_t n) {
+void activate(const MixtureSpec& spec, Activation activation, float* gate, const float* up,
+              std::int64_t n) {
+  if (spec.slope > 0)
+    return clamped_silu_times(static_cast<float>(spec.slope), static_cast<float>(spec.limit), gate,
+                              up, n);
   (activation == Activation::silu ? silu_times : gelu_times)(gate, up, n);
 }
 
@@ -167,7 +171,7 @@ void Mixture::run_one_row(const Call& call) {
   }
   const cpu::WeightOptions options{.activations = activations(), .rows = call.rows};
   cpu::multiply_weights(1, products_, options);
-  activate(call.activation, gate_.floats(), up_.floats(), k * width);
+  activate(call.spec, call.activation, gate_.floats(), up_.floats(), k * width);
   products_.clear();
   for (std::int64_t i = 0; i < k; ++i)
     add(call.weights.down[index(chosen_[index(i)].expert)], gate_.floats() + i * width,
@@ -198,7 +202,7 @@ void Mixture::run_expert(const Call& call, std::int64_t expert, bool parallel) {
   const Cut cut = parallel ? Cut::blocks : Cut::whole;
   const Product gate_up[] = {{&call.weights.gate[e], rows, gate}, {&call.weights.up[e], rows, up}};
   multiply(n, gate_up, cut, call.rows);
-  activate(call.activation, gate, up, n * width);
+  activate(call.spec, call.activation, gate, up, n * width);
   const Product down{&call.weights.down[e], gate, rows};
   multiply(n, {&down, 1}, cut, call.rows);
 }
@@ -210,7 +214,7 @@ void Mixture::run_shared(const Call& call) {
   float* const up = gate + call.n * width;
   const Product gate_up[] = {{&w.shared_gate, call.x, gate}, {&w.shared_up, call.x, up}};
   multiply(call.n, gate_up, Cut::blocks, call.rows);
-  activate(call.activation, gate, up, call.n * width);
+  activate(call.spec, call.activation, gate, up, call.n * width);
   const Product down{&w.shared_down, gate, shared_.floats(call.n * call.hidden)};
   multiply(call.n, {&down, 1}, Cut::blocks, call.rows);
   if (!call.spec.shared_gate) return;

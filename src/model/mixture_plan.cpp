@@ -110,6 +110,17 @@ class MixturePlanner {
       part(Role::expert_up, names_.up, e, s_.width, hidden_, 0, 1);
     }
     part(Role::expert_down, names_.down, e, hidden_, s_.width, 0, 1);
+    if (!s_.expert_bias) return;
+    bias(Role::expert_gate, names_.gate, e, s_.width);
+    bias(Role::expert_up, names_.up, e, s_.width);
+    bias(Role::expert_down, names_.down, e, hidden_);
+  }
+
+  /// A row of [experts, rows], which has the name of the weights.
+  void bias(Role role, const char* weights, std::int64_t e, std::int64_t rows) {
+    std::string name = name_of_expert(weights, e);
+    name.replace(name.rfind('.'), std::string::npos, ".bias");
+    to_.push_back({role, layer_, true, prefix_ + name, {s_.experts, rows}, e, 1, 0, e});
   }
 
   /// Part `number` of the `of` parts that an expert's rows in a tensor are.

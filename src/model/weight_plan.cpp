@@ -63,6 +63,8 @@ class Planner {
       norm(Role::q_norm, Role::q_norm, row ? q : s.head_dim);
       norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
+    if (s.sink_logits)  // not behind ".weight"
+      add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
     linear(Role::o, hidden, q, s.o_bias);
     if (s.norms == NormPlace::before)
       norm(Role::feed_norm, Role::attended_norm, hidden);
@@ -263,7 +265,8 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
     if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
     if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
-    if (view->shape.size() == 1) require_finite(e);  // small, and all of it is read in any case
+    if (view->shape.size() == 1 || e.bias)
+      require_finite(e);  // small, and all of it is read in any case
   }
   for (const StoredTensor* view : source_->tensors())
     if (!used.count(view->name) && !harmless(view->name, config)) mismatch.unused(*view);
@@ -356,9 +359,9 @@ WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias) co
   return at(role, layer, bias, -1);
 }
 
-WeightView PlannedWeights::of_expert(WeightRole role, std::int64_t layer,
-                                     std::int64_t expert) const {
-  return at(role, layer, false, expert);
+WeightView PlannedWeights::of_expert(WeightRole role, std::int64_t layer, std::int64_t expert,
+                                     bool bias) const {
+  return at(role, layer, bias, expert);
 }
 
 WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias,

@@ -130,6 +130,12 @@ struct TrainableDecoder::Impl {
       throw ConfigError(
           "training: the model has adapters beside its weights; merge them, or open it "
           "without");
+    for (const LayerSpec& layer : config.layers)
+      if (layer.sink_logits)
+        throw ConfigError(fmt::format(
+            "training: the sink logits of a {} model have no derivative here; train its adapter "
+            "elsewhere and use it with ModelOptions::lora",
+            config.model_type));
     load(PlannedWeights(config, model.tensors));
     add_adapter();
     open_memory(settings);

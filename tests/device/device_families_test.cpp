@@ -86,6 +86,7 @@ TEST_CASE("families: a mixture of experts is refused by name") {
 
 TEST_CASE("families: their own attention on the device gives the reference's logits and tokens",
           "[proof]") {
+  const ExactActivations exact;
   EPISODIC_NEEDS_DEVICE();
   REQUIRE(dense_checkpoints().size() >= 20);
   int decoded = 0;
@@ -112,6 +113,7 @@ TEST_CASE("families: their own attention on the device gives the reference's log
 
 TEST_CASE("families: the memory on the device gives the reference's logits inside its window",
           "[proof]") {
+  const ExactActivations exact;
   EPISODIC_NEEDS_DEVICE();
   int mixed = 0;
   for (const auto& dir : dense_checkpoints()) {
@@ -140,6 +142,7 @@ TEST_CASE("families: the memory on the device gives the reference's logits insid
 }
 
 TEST_CASE("families: a memory on the device recalls what the host's recalls") {
+  const ExactActivations exact;
   EPISODIC_NEEDS_DEVICE();
   MemoryConfig config = parse_memory_config(
       R"({"n_init": 3, "n_local": 9, "n_mem": 12, "chunk": 5, "min_block": 2, "max_block": 4,

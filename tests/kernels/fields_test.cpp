@@ -214,6 +214,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, fixed_cos, odd<float>()),
                     WRONG(A, rows, nullptr),
                     WRONG(A, n_rows, nullptr),
+                    WRONG(A, maybe_sink_logits, odd<const float>()),
                     WRONG(A, maybe_lse, odd<float>()),
                     WRONG(A, maybe_column_sums, odd<float>()),
                     WRONG(A, maybe_column_stats, some<ColumnStats>()),  // of three queries
@@ -841,12 +842,19 @@ TEST_CASE("fields: a mixture of experts") {
   g.x = g.gate_up = g.inner = some();
   g.expert = some<std::int32_t>();
   using G = ExpertGateParams;
-  each_is_named<G>(
-      g,
-      {WRONG(G, dtype, DType::int8), WRONG(G, n, -1), WRONG(G, chosen, 0), WRONG(G, width, 0),
-       WRONG(G, in, 0), WRONG(G, x, nullptr), WRONG(G, gate_up, nullptr), WRONG(G, expert, nullptr),
-       WRONG(G, inner, nullptr)},
-      expert_gate);
+  each_is_named<G>(g,
+                   {WRONG(G, dtype, DType::int8),
+                    WRONG(G, n, -1),
+                    WRONG(G, chosen, 0),
+                    WRONG(G, width, 0),
+                    WRONG(G, in, 0),
+                    WRONG(G, x, nullptr),
+                    WRONG(G, gate_up, nullptr),
+                    WRONG(G, expert, nullptr),
+                    WRONG(G, inner, nullptr),
+                    WRONG(G, slope, -1.0f),
+                    {"limit", [](G& p) { p.slope = 1.0f; }}},
+                   expert_gate);
   ExpertSumParams s;
   s.n = s.out = s.width = s.chosen = 2;
   s.inner = s.down = some();

@@ -138,12 +138,15 @@ TEST_CASE("a row of NaN chooses experts that are there, and its weights show it"
   REQUIRE(weight.host()[2] == weight.host()[3]);
 }
 
-TEST_CASE("experts' gates and their sum are float64's, with and without a shared expert") {
+TEST_CASE("experts' gates and their sum are float64's, with what else they may have") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(48);
   constexpr std::size_t kRows = 4, kExperts = 5, kChosen = 2, kIn = 24, kWidth = 20;
+  constexpr float kSlope = 1.702f, kLimit = 0.8f;
+  // a shared expert, or biases and a clamped gate
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
-    for (const bool shared : {false, true}) {
+    for (const auto& [shared, clamped] :
+         {std::pair{false, false}, std::pair{true, false}, std::pair{false, true}}) {
       const auto stored_and_back = [&](std::vector<float>& x) {
         const std::vector<unsigned char> bytes = episodic_test::stored(x, dtype);
         x = episodic_test::floats(bytes, dtype);
@@ -159,6 +162,12 @@ TEST_CASE("experts' gates and their sum are float64's, with and without a shared
       const std::vector<float> weight{0.5f, 0.25f, 1.5f, 0.1f, 0.3f, 0.7f, 0.9f, 2.0f};
       const std::vector<float> before = episodic_test::normal_floats(kRows * kIn, random);
       const std::vector<float> factor{0.5f, 1.0f, 0.0f, 0.25f};
+      const std::vector<float> inner_bias =
+          episodic_test::normal_floats(kExperts * 2 * kWidth, random, 0.3f);
+      const std::vector<float> sum_bias = episodic_test::normal_floats(kExperts * kIn, random);
+      const DeviceArray<float> d_inner_bias(inner_bias), d_sum_bias(sum_bias);
+      const bool adds = shared, cut = clamped;  // for lambdas
+      bool cuts = false;
       const DeviceArray<std::int32_t> d_expert(expert);
       const DeviceArray<float> d_weight(weight), d_factor(factor);
       const std::size_t element = static_cast<std::size_t>(episodic::size_of(dtype));
@@ -175,6 +184,11 @@ TEST_CASE("experts' gates and their sum are float64's, with and without a shared
         g.width = kWidth;
         g.chosen = kChosen;
         g.inner = d_inner.data();
+        if (cut) {
+          g.slope = kSlope;
+          g.limit = kLimit;
+          g.maybe_bias = d_inner_bias.data();
+        }
         REQUIRE(expert_gate(g, nullptr) == cudaSuccess);
         ExpertSumParams s;
         s.dtype = dtype;
@@ -186,8 +200,9 @@ TEST_CASE("experts' gates and their sum are float64's, with and without a shared
         s.width = kWidth;
         s.out = kIn;
         s.chosen = kChosen;
-        s.adds = shared;
-        s.maybe_shared = shared ? d_factor.data() : nullptr;
+        s.adds = adds;
+        s.maybe_shared = adds ? d_factor.data() : nullptr;
+        s.maybe_bias = cut ? d_sum_bias.data() : nullptr;
         s.sum = sum.data();
         REQUIRE(expert_sum(s, nullptr) == cudaSuccess);
         const std::vector<float> inner = episodic_test::floats(d_inner.host(), dtype);
@@ -195,9 +210,18 @@ TEST_CASE("experts' gates and their sum are float64's, with and without a shared
         for (std::size_t pair = 0; pair < kRows * kChosen; ++pair)
           for (std::size_t c = 0; c < kWidth; ++c) {
             const std::size_t of = static_cast<std::size_t>(expert[pair]) * 2 * kWidth;
-            const double gate = dot(x, pair / kChosen * kIn, gate_up, (of + c) * kIn, kIn);
-            const double up = dot(x, pair / kChosen * kIn, gate_up, (of + kWidth + c) * kIn, kIn);
-            const double wanted = gate * logistic(gate) * up;
+            double gate = dot(x, pair / kChosen * kIn, gate_up, (of + c) * kIn, kIn);
+            double up = dot(x, pair / kChosen * kIn, gate_up, (of + kWidth + c) * kIn, kIn);
+            double wanted = gate * logistic(gate) * up;
+            if (cut) {
+              gate += static_cast<double>(inner_bias[of + c]);
+              up += static_cast<double>(inner_bias[of + kWidth + c]);
+              const double limit = static_cast<double>(kLimit);
+              cuts = cuts || gate > limit;
+              gate = std::min(gate, limit);
+              up = std::clamp(up, -limit, limit);
+              wanted = gate * logistic(static_cast<double>(kSlope) * gate) * (up + 1);
+            }
             REQUIRE(std::abs(static_cast<double>(inner[pair * kWidth + c]) - wanted) <=
                     exact * (1 + std::abs(wanted)));
           }
@@ -205,18 +229,20 @@ TEST_CASE("experts' gates and their sum are float64's, with and without a shared
         for (std::size_t i = 0; i < kRows; ++i)
           for (std::size_t c = 0; c < kIn; ++c) {
             double wanted =
-                shared ? static_cast<double>(factor[i]) * static_cast<double>(before[i * kIn + c])
-                       : 0.0;
+                adds ? static_cast<double>(factor[i]) * static_cast<double>(before[i * kIn + c])
+                     : 0.0;
             for (std::size_t j = 0; j < kChosen; ++j) {
               const std::size_t pair = i * kChosen + j;
               const std::size_t row = static_cast<std::size_t>(expert[pair]) * kIn + c;
               wanted += static_cast<double>(weight[pair]) *
-                        dot(inner, pair * kWidth, down, row * kWidth, kWidth);
+                        (dot(inner, pair * kWidth, down, row * kWidth, kWidth) +
+                         (cut ? static_cast<double>(sum_bias[row]) : 0.0));
             }
             REQUIRE(std::abs(static_cast<double>(got[i * kIn + c]) - wanted) <=
                     1e-5 * (1 + std::abs(wanted)));
           }
       });
+      REQUIRE(cuts == clamped);
     }
 }
 

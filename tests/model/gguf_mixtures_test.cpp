@@ -50,6 +50,8 @@ std::string file_of(Json c, const std::function<void(Json& c)>& change = {}) {
   for (const auto& [key, value] : c["values"].items())
     if (value.is_number_integer())
       w.put(architecture + "." + key, value.get<std::uint32_t>());
+    else if (value.is_string())
+      w.put(architecture + "." + key, value.get<std::string>());
     else
       w.put(architecture + "." + key, value.get<float>());
   w.put("tokenizer.ggml.model", "no_vocab");
@@ -66,7 +68,7 @@ std::string file_of(Json c, const std::function<void(Json& c)>& change = {}) {
 TEST_CASE("gguf mixtures: each architecture gives llama.cpp's logits", "[proof]") {
   const Json all = vectors();
   const auto ids = all["ids"].get<std::vector<std::int64_t>>();
-  REQUIRE(all["cases"].size() >= 6);
+  REQUIRE(all["cases"].size() >= 7);
   const TempDir dir;
   for (const Json& c : all["cases"]) {
     dir.write("m.gguf", file_of(c));

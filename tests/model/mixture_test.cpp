@@ -43,6 +43,12 @@ struct Matrix {
   }
   Matrix(Matrix&&) = default;
 
+  void put_bias(std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    for (std::int64_t o = 0; o < linear.out; ++o) bias.push_back(normal(random));
+    linear.bias = bias.data();
+  }
+
   double dot(std::int64_t out, const std::vector<double>& x) const {
     double sum = linear.bias ? static_cast<double>(linear.bias[out]) : 0.0;
     for (std::int64_t c = 0; c < linear.in; ++c)
@@ -51,7 +57,7 @@ struct Matrix {
   }
 
   std::vector<std::byte> bytes;
-  std::vector<float> numbers;
+  std::vector<float> numbers, bias;
   Linear linear;
 };
 
@@ -76,6 +82,8 @@ struct Model {
       gate.emplace_back(random, type, spec.width, hidden);
       up.emplace_back(random, type, spec.width, hidden);
       down.emplace_back(random, type, hidden, spec.width);
+      if (spec.expert_bias)
+        for (auto* product : {&gate, &up, &down}) product->back().put_bias(random);
       weights.gate.push_back(gate.back().linear);
       weights.up.push_back(up.back().linear);
       weights.down.push_back(down.back().linear);
@@ -106,12 +114,19 @@ struct Model {
     return s;
   }
 
-  static void add_expert(const Matrix& gate, const Matrix& up, const Matrix& down, double weight,
-                         const std::vector<double>& x, std::vector<double>& y) {
-    std::vector<double> inner(at(gate.linear.out));
-    for (std::int64_t c = 0; c < gate.linear.out; ++c)
-      inner[at(c)] = silu(gate.dot(c, x)) * up.dot(c, x);
-    for (std::int64_t c = 0; c < down.linear.out; ++c) y[at(c)] += weight * down.dot(c, inner);
+  double activated(double g, double u) const {
+    if (spec.slope == 0) return silu(g) * u;
+    g = std::min(g, spec.limit);
+    return g / (1 + std::exp(-spec.slope * g)) * (std::clamp(u, -spec.limit, spec.limit) + 1);
+  }
+
+  void add_expert(const Matrix& gate_of, const Matrix& up_of, const Matrix& down_of, double weight,
+                  const std::vector<double>& x, std::vector<double>& y) const {
+    std::vector<double> inner(at(gate_of.linear.out));
+    for (std::int64_t c = 0; c < gate_of.linear.out; ++c)
+      inner[at(c)] = activated(gate_of.dot(c, x), up_of.dot(c, x));
+    for (std::int64_t c = 0; c < down_of.linear.out; ++c)
+      y[at(c)] += weight * down_of.dot(c, inner);
   }
 
   std::vector<double> reference(const float* row) const {
@@ -199,6 +214,9 @@ std::vector<MixtureSpec> kinds(std::mt19937& random, std::int64_t multiple) {
         if (random() % 2) s.scaling = 2.5;
         all.push_back(s);
       }
+  MixtureSpec s{.experts = 6, .chosen = 3, .width = 2 * multiple, .normalised = true};  // gpt-oss
+  s.bias = RouterBias::product, s.expert_bias = true, s.slope = 1.702, s.limit = 0.7;
+  all.push_back(s);
   return all;
 }
 
@@ -207,7 +225,7 @@ TEST_CASE("mixture: it is what float64 says, of every kind of router and type of
   Mixture mixture;  // one for all: buffers of other sizes are no harm
   const ActivationsScope exact(cpu::Activations::exact);
   for (const TensorType type :
-       {TensorType::f32, TensorType::bf16, TensorType::q8_0, TensorType::q4_0}) {
+       {TensorType::f32, TensorType::bf16, TensorType::q8_0, TensorType::q4_0, TensorType::mxfp4}) {
     const bool blocks = block_elements(type) > 1;
     for (const MixtureSpec& spec : kinds(random, blocks ? 32 : 13))
       for (const std::int64_t n : {1, 2, 3, 17}) {

@@ -37,6 +37,7 @@ struct LayerSpec {
   NormPlace norms = NormPlace::before;
   Activation activation = Activation::silu;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool sink_logits = false;    ///< each head has a sink (AttendInput::sink_logits)
   bool fused_qkv = false;      ///< q, k and v are rows of one tensor
   bool fused_gate_up = false;  ///< gate and up are rows of one tensor
   MixtureSpec mixture;         ///< in place of the dense network, if there are experts

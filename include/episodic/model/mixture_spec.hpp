@@ -23,7 +23,7 @@ enum class MixtureTensors : std::uint8_t {
   granite,        ///< all experts in one tensor, gate and up its rows
   fused,          ///< the same as transformers 5 holds it in memory
   granite_fused,  ///< the same under Granite's names
-  stacked,        ///< all experts in one tensor for each product (GGUF)
+  stacked,        ///< all experts in one tensor for each product (GGUF, gpt-oss)
 };
 
 /// The mixture of a layer. For each token the router scores all experts, the best `chosen` compute,
@@ -39,7 +39,11 @@ struct MixtureSpec {
   RouterScoring scoring = RouterScoring::softmax;
   RouterBias bias = RouterBias::none;
   MixtureTensors tensors = MixtureTensors::qwen;
-  double scaling = 1;  ///< of the weights
+  double scaling = 1;        ///< of the weights
+  bool expert_bias = false;  ///< products of the experts have biases
+  /// Above 0 an expert computes (u + 1) * g * sigmoid(slope * g) of its gate g and its up u, in
+  /// place of the layer's activation: g at most `limit`, u within `limit` either way (gpt-oss).
+  double slope = 0, limit = 0;
 
   explicit operator bool() const { return experts > 0; }
   bool operator==(const MixtureSpec&) const = default;

@@ -60,7 +60,8 @@ class PlannedWeights {
   WeightView at(WeightRole role, std::int64_t layer = -1, bool bias = false) const;
   bool has(WeightRole role, std::int64_t layer = -1, bool bias = false) const;
   /// The same of an expert. \pre the layer is a mixture that has it
-  WeightView of_expert(WeightRole role, std::int64_t layer, std::int64_t expert) const;
+  WeightView of_expert(WeightRole role, std::int64_t layer, std::int64_t expert,
+                       bool bias = false) const;
 
   const std::shared_ptr<const TensorSource>& source() const { return source_; }
 

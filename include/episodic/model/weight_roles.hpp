@@ -20,6 +20,7 @@ enum class WeightRole : std::uint8_t {
   fed_norm,       ///< [hidden], on what it adds
   q_norm,         ///< [head_dim], or [heads * head_dim] for QkNorm::row
   k_norm,         ///< the same for keys
+  sink_logits,    ///< [heads], a score of each head that every query meets beside its keys
   q,
   k,
   v,  ///< [heads * head_dim, hidden]
@@ -57,7 +58,7 @@ struct WeightRoleInfo {
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
 /// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
 /// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 24> kWeightRoles{{
+inline constexpr std::array<WeightRoleInfo, 25> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
@@ -72,6 +73,8 @@ inline constexpr std::array<WeightRoleInfo, 24> kWeightRoles{{
      false, "head_dim"},
     {WeightRole::k_norm, "k_norm", "self_attn.k_norm", "attn_k_norm", WeightBlock::attention, false,
      false, "head_dim"},
+    {WeightRole::sink_logits, "sink_logits", "self_attn.sinks", "attn_sinks",
+     WeightBlock::attention, false, false, "num_attention_heads"},
     {WeightRole::q, "q", "self_attn.q_proj", "attn_q", WeightBlock::attention, true, true,
      "num_attention_heads, head_dim and hidden_size"},
     {WeightRole::k, "k", "self_attn.k_proj", "attn_k", WeightBlock::attention, true, true,
