@@ -8,6 +8,7 @@
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
 #include "mixture.hpp"
+#include "short_convolution.hpp"
 
 namespace episodic {
 
@@ -17,6 +18,7 @@ struct DecoderLayer {
   std::vector<float> q_norm, k_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
+  ShortConvolution conv;  // in place of q, k and v; the product behind it is `o`
   Linear gate, up, down;
   MixtureWeights mixture;  ///< in their place, where the layer is one
 };

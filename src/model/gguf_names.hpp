@@ -60,6 +60,22 @@ inline constexpr GgufName kNormsAround[] = {
     gguf_name(WeightRole::input_norm), gguf_name(WeightRole::attended_norm),
     gguf_name(WeightRole::feed_norm), gguf_name(WeightRole::fed_norm)};
 
+inline constexpr GgufName kLfm2Top[] = {{"token_embd", "model.embed_tokens"},
+                                        {"token_embd_norm", "model.embedding_norm"},
+                                        {"output_norm", "model.embedding_norm"},
+                                        {"output", "lm_head"}};
+inline constexpr GgufName kLfm2Mixers[] = {
+    {"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"}, {"attn_output", "self_attn.out_proj"},
+    gguf_name(WeightRole::conv_in), gguf_name(WeightRole::conv),
+    gguf_name(WeightRole::conv_out)};
+inline constexpr GgufName kLfm2Mlp[] = {{"ffn_gate", "feed_forward.w1"},
+                                        {"ffn_up", "feed_forward.w3"},
+                                        {"ffn_down", "feed_forward.w2"}};
+inline constexpr GgufName kLfm2Norms[] = {{"attn_norm", "operator_norm"}, {"ffn_norm", "ffn_norm"}};
+inline constexpr GgufName kLfm2HeadNorms[] = {{"attn_q_norm", "self_attn.q_layernorm"},
+                                              {"attn_k_norm", "self_attn.k_layernorm"}};
+
 struct GgufArchitecture {
   const char* gguf;
   const char* model_type;  ///< Hugging Face's
@@ -70,6 +86,8 @@ struct GgufArchitecture {
   /// Of a mixture of experts, whose keys of numbers of experts then are there.
   bool mixture = false;
   bool normalised = false;  ///< what llama.cpp does with the weights of the chosen experts
+
+  std::span<const GgufName> top = kTop;
 
   bool shared_expert() const { return mlp.size() == std::size(kSharedExperts); }
 };
@@ -143,9 +161,15 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      .granite = true,
      .mixture = true,
      .normalised = true},
+    {.gguf = "lfm2",
+     .model_type = "lfm2",
+     .attention = kLfm2Mixers,
+     .mlp = kLfm2Mlp,
+     .norms = kLfm2Norms,
+     .head_norms = kLfm2HeadNorms,
+     .top = kLfm2Top},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
-inline std::span<const GgufName> gguf_top_names() { return kTop; }
 
 }  // namespace episodic

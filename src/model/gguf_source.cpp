@@ -96,7 +96,7 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
     suffix = ".bias";
     if (!take_end(name, suffix)) return "";
   }
-  for (const GgufName& top : gguf_top_names())
+  for (const GgufName& top : a.top)
     if (name == top.gguf) return std::string(top.hugging_face) + suffix;
   if (!take(name, "blk.")) return "";
   std::int64_t layer = 0;
@@ -155,6 +155,28 @@ class Settings {
         fail(name, fmt::format("differs between layers ({} and {}), which is not supported",
                                list->front(), x));
     return in_range(name, list->front());
+  }
+
+  /// The same where 0 says that a layer has none.
+  /// \param has which layers have some, written
+  std::int64_t of_some_layers(const char* name, std::int64_t layers, std::vector<bool>& has) const {
+    has.assign(static_cast<std::size_t>(layers), true);
+    const GgufValue* value = file_.value(key(name));
+    const auto* list = value ? std::get_if<std::vector<std::int64_t>>(value) : nullptr;
+    if (!list) return integer(name);
+    if (static_cast<std::int64_t>(list->size()) != layers)
+      fail(name, fmt::format("has {} numbers for {} layers; convert the file again", list->size(),
+                             layers));
+    std::int64_t some = 0;
+    for (std::size_t l = 0; l < has.size(); ++l) {
+      const std::int64_t x = (*list)[l];
+      has[l] = x != 0;
+      if (x != 0 && some != 0 && x != some)
+        fail(name,
+             fmt::format("differs between layers ({} and {}), which is not supported", some, x));
+      if (x != 0) some = x;
+    }
+    return in_range(name, some);
   }
 
   std::optional<double> number(const char* name) const {
@@ -315,6 +337,22 @@ void add_gemma(const GgufFile& file, const Settings& in, const GgufArchitecture&
   add_windows(file, in, layers, gemma3, config);
 }
 
+/// Layers without key/value heads convolve.
+void add_lfm2(const GgufFile& file, const Settings& in, const std::vector<bool>& attends,
+              Json& config) {
+  Json types = Json::array();
+  bool bias = false;
+  for (std::size_t l = 0; l < attends.size(); ++l) {
+    types.push_back(attends[l] ? "full_attention" : "conv");
+    bias = bias || file.find(fmt::format("blk.{}.shortconv.in_proj.bias", l)) != nullptr;
+  }
+  config["layer_types"] = types;
+  config["conv_L_cache"] = in.integer("shortconv.l_cache");
+  config["conv_bias"] = bias;
+  config["norm_eps"] = config["rms_norm_eps"];
+  config["block_auto_adjust_ff_dim"] = false;  // the width is the one that there is
+}
+
 void add_tokens(const GgufFile& file, Json& config) {
   if (const auto bos = file.integer("tokenizer.ggml.bos_token_id")) config["bos_token_id"] = *bos;
   const std::vector<std::int64_t> ends = end_tokens(file);
@@ -371,7 +409,10 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const std::int64_t hidden = in.integer("embedding_length");
   const std::int64_t layers = in.integer("block_count");
   const std::int64_t heads = in.of_all_layers("attention.head_count", layers);
-  const std::int64_t kv_heads = in.has("attention.head_count_kv")
+  const bool lfm2 = std::string_view(a.gguf) == "lfm2";
+  std::vector<bool> attends;
+  const std::int64_t kv_heads = lfm2 ? in.of_some_layers("attention.head_count_kv", layers, attends)
+                                : in.has("attention.head_count_kv")
                                     ? in.of_all_layers("attention.head_count_kv", layers)
                                     : heads;
   const std::int64_t positions = in.integer("context_length");
@@ -455,6 +496,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     // Hugging Face's class has a scaling of its own where nothing is said
     if (config["rope_scaling"].is_null()) config["rope_parameters"] = {{"rope_type", "default"}};
   }
+  if (lfm2) add_lfm2(file, in, attends, config);
   add_tokens(file, config);
   return config;
 }
@@ -514,6 +556,8 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
       check_pairs(file_, *t,
                   config[is_one_of(view.name, {".q_proj."}) ? "num_attention_heads"
                                                             : "num_key_value_heads"]);
+    if (view.name.ends_with(".conv.conv.weight") && view.shape.size() == 2)
+      view.shape.insert(view.shape.begin() + 1, 1);  // as Hugging Face's convolutions
     std::vector<std::byte> copy;
     if (a.gemma && is_one_of(view.name, {"norm."})) copy = minus_one(file_, *t);
     if (!copy.empty()) {

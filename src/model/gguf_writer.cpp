@@ -19,6 +19,7 @@
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/quantize.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "gguf_header.hpp"
 #include "gguf_names.hpp"
@@ -88,7 +89,7 @@ std::string gguf_name(const GgufArchitecture& a, std::string_view name) {
   const std::size_t dot = name.rfind('.');
   const std::string_view suffix = name.substr(dot);  // .weight or .bias
   name = name.substr(0, dot);
-  for (const GgufName& top : gguf_top_names())
+  for (const GgufName& top : a.top)
     if (name == top.hugging_face) return std::string(top.gguf) + std::string(suffix);
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return "";
@@ -213,11 +214,13 @@ class Writing {
       if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
       if (!ggml_type(t.type))
         refuse(model_, fmt::format("tensor '{}', stored as {},", e.tensor, name_of(t.type)));
-      if (t.shape.size() == 1) {  // norms and biases are F32 there
+      if (t.shape.size() == 1 || e.role == WeightRole::conv) {  // norms, biases: F32 there
         w.from = nullptr;
         w.type = TensorType::f32;
-        w.own.resize(static_cast<std::size_t>(t.shape[0]));
-        widen(t.type, t.data, t.shape[0], w.own.data());
+        if (e.role == WeightRole::conv && !e.bias) w.shape = {t.shape[0], t.shape[2]};
+        const std::int64_t elements = w.bytes() / 4;
+        w.own.resize(static_cast<std::size_t>(elements));
+        widen(t.type, t.data, elements, w.own.data());
         if (a_.gemma && e.tensor.find("norm.") != std::string::npos)
           for (float& x : w.own) x += 1.0f;  // what such a norm multiplies by
       } else if (e.role == WeightRole::q) {
@@ -277,7 +280,19 @@ class Writing {
     header_.put(key("block_count"), c.n_layers);
     header_.put(key("feed_forward_length"), c.intermediate_size);
     header_.put(key("attention.head_count"), c.n_heads);
-    header_.put(key("attention.head_count_kv"), c.n_kv_heads);
+    if (has_recurrent_layers(c)) {
+      std::vector<std::int32_t> kv_heads;  // of each layer: 0 where it has a convolution
+      std::int64_t taps = 0;
+      for (const LayerSpec& layer : c.layers) {
+        const bool attends = layer.mixer == Mixer::attention;
+        kv_heads.push_back(attends ? static_cast<std::int32_t>(layer.n_kv_heads) : 0);
+        taps = std::max(taps, layer.conv_taps);
+      }
+      header_.put(key("attention.head_count_kv"), kv_heads);
+      header_.put(key("shortconv.l_cache"), taps);
+    } else {
+      header_.put(key("attention.head_count_kv"), c.n_kv_heads);
+    }
     header_.put(key("attention.key_length"), c.head_dim);
     header_.put(key("attention.value_length"), c.head_dim);
     header_.put(key("attention.layer_norm_rms_epsilon"), c.rms_norm_eps);
