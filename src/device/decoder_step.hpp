@@ -207,6 +207,7 @@ class DecoderSteps {
   void finish_block(Step& step, const DeviceLinear& w, const std::byte* x,
                     const float* maybe_norm_of_added, const float* maybe_next_norm);
   void make_heads(Step& step, std::int64_t l);
+  void convolve(Step& step, std::int64_t l);
   void show_keys(const DecoderPart& part, std::int64_t l, const DeviceMemory::LayerStep& of) const;
   void attend(const Step& step, std::int64_t l, bool appended);
   void feed_forward(Step& step, std::int64_t l);

@@ -41,6 +41,9 @@ struct DeviceLayerWeights {
   float* sink_logits = nullptr;  // [n_heads]
   DeviceLinear qkv;              // rows of q, of k, of v
   DeviceLinear o;
+  // of a short convolution, whose products are `qkv` (rows of B, C and x) and `o`
+  float* tap = nullptr;              // [hidden, taps]
+  float* maybe_conv_bias = nullptr;  // [hidden]
   DeviceLinear gate_up;  // rows of gate, of up; none in a mixture without a shared expert
   DeviceLinear down;
   DeviceMixture mixture;  // if the layer is one
