@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random tiny checkpoints of every family, and what the reference implementation says of them.
 
-usage: make_checkpoints.py [--only NAME] [OUT_DIR]        OUT_DIR: tests/model/families
+usage: make_checkpoints.py [OUT_DIR] [--only NAME...]        OUT_DIR: tests/model/families
 
 Needs torch and transformers from PyPI, and the network only to install them:
 
@@ -18,14 +18,18 @@ import argparse
 import json
 import pathlib
 import shutil
+import zlib
 
 import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 GREEDY = 32
+# what config.json may hold and a model does not depend on
+NOT_OF_THE_MODEL = {"id2label", "label2id", "chunk_size_feed_forward", "output_attentions", "output_hidden_states",
+                    "return_dict", "problem_type", "use_cache", "initializer_range", "is_encoder_decoder", "dtype"}
 # alike in all cases; small, and no two sizes equal
 BASE = dict(vocab_size=72, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
@@ -86,9 +90,32 @@ CASES = {
 }
 
 
+def dense(model_type, prefix=None, **changes):
+    """A case that another one beside it does not change: config.json is written whole, the seed is of the name.
+
+    `prefix` renames the tensors that begin so; a model that sees has a text_config.
+    """
+    made = dict(case(model_type, **changes), whole=True, prefix=prefix or {})
+    if "text_config" in changes:
+        made["config"] = {k: v for k, v in changes.items() if k != "old"}
+    return made
+
+
+YARN = dict(factor=4.0, original_max_position_embeddings=6, beta_fast=32.0, beta_slow=1.0)
+HYBRID = dict(num_hidden_layers=4, layer_types=["sliding_attention"] * 3 + ["full_attention"], sliding_window=7)
+PAIR = dict(hidden_size=32, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1)
+TALL = dict(hidden_size=32, intermediate_size=40)
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+CASES |= {
+    # positions beyond 6 scale queries
+    "ministral3": dense("ministral3", head_dim=8, **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=1.0,
+                                                          llama_4_scaling_beta=0.4, **YARN)),
+}
+
+
 def randomise(model, seed):
     """Weights at which every part of the model matters: norms away from 1, biases and heads away from 0."""
-    config = model.config
+    config = model.config.get_text_config()
     multiplier = getattr(config, "embedding_multiplier", config.hidden_size**0.5 if "gemma" in config.model_type else 1)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -102,6 +129,13 @@ def randomise(model, seed):
             parameter.data.add_(0.3 * draw)
 
 
+def renamed(name, spec):
+    for old, new in spec.get("prefix", {}).items():
+        if name.startswith(old):
+            return new + name[len(old):]
+    return name
+
+
 @torch.no_grad()
 def logits_of(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0].float()
@@ -110,14 +144,16 @@ def logits_of(model, ids):
 def make(name, spec, out):
     config = AutoConfig.for_model(spec["model_type"], **spec["config"])
     config._attn_implementation = "eager"
-    seed = 1 + list(CASES).index(name)
-    model = AutoModelForCausalLM.from_config(config).float().eval()
+    text = config.get_text_config()
+    seed = zlib.crc32(name.encode()) if spec.get("whole") else 1 + list(CASES).index(name)
+    kind = AutoModelForCausalLM if text is config else AutoModelForImageTextToText
+    model = kind.from_config(config).float().eval()
     randomise(model, seed)
 
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    state = {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+    state = {renamed(k, spec): v.contiguous().numpy() for k, v in model.state_dict().items()}
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     save_file(state, folder / "model.safetensors")
@@ -125,6 +161,8 @@ def make(name, spec, out):
     known = {"architectures", "model_type", "transformers_version", "layer_types", "no_rope_layers", "rope_parameters",
              "tie_word_embeddings", "rms_norm_eps", "hidden_act", *spec["config"], *(spec["old"] or {})}
     known |= {k for k in written if "multiplier" in k or "window" in k or k.endswith(("_bias", "softcapping", "scaling"))}
+    if spec.get("whole"):
+        known |= written.keys() - NOT_OF_THE_MODEL
     written = {k: v for k, v in written.items() if k in known and (v is not None or k in spec["config"])}
     for key, value in (spec["old"] or {}).items():
         if value is None and key != "rope_scaling":
@@ -134,7 +172,7 @@ def make(name, spec, out):
     (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
 
     random = np.random.default_rng(seed)
-    ids = random.integers(3, spec["config"]["vocab_size"], spec["ids"]).tolist()
+    ids = random.integers(3, text.vocab_size, spec["ids"]).tolist()
     short = 16
     sequence = ids[:spec["start"]]
     for _ in range(GREEDY):
@@ -156,13 +194,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = pathlib.Path(__file__).resolve().parents[2]
     parser.add_argument("out", nargs="?", type=pathlib.Path, default=root / "tests/model/families")
-    parser.add_argument("--only", choices=CASES)
+    parser.add_argument("--only", choices=CASES, nargs="+")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
     for name, spec in CASES.items():
-        if args.only in (None, name):
+        if args.only is None or name in args.only:
             make(name, spec, args.out)
 
 

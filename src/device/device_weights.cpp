@@ -7,6 +7,7 @@
 
 #include "convert.hpp"
 #include "model/elementwise.hpp"
+#include "model/xielu.hpp"
 
 namespace episodic::device {
 namespace {
@@ -51,6 +52,9 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
   const auto norm = [&](bool is_there, std::int64_t width) {
     return is_there ? c.take<float>(width) : nullptr;
   };
+  const auto norm_of_rows = [&](bool is_there) {
+    return DeviceNorm{norm(is_there, hidden), norm(is_there && config.norm_bias, hidden)};
+  };
   embedding = c.take(config.vocab_size * hidden * element);
   layers.clear();
   for (const LayerSpec& s : config.layers) {
@@ -58,19 +62,19 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     const bool before = s.norms != NormPlace::after, behind = s.norms != NormPlace::before;
     const bool row = s.qk_norm == QkNorm::row, any = s.qk_norm != QkNorm::none;
     DeviceLayerWeights w;
-    w.input_norm = norm(before, hidden);
+    w.input_norm = norm_of_rows(before);
     w.attended_norm = norm(behind, hidden);
-    w.feed_norm = norm(before, hidden);
+    w.feed_norm = norm_of_rows(before && !s.parallel);
     w.fed_norm = norm(behind, hidden);
     w.q_norm = norm(any, row ? q : d);
     w.k_norm = norm(any, row ? kv : d);
     w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
     w.o = linear(hidden, q, s.o_bias);
-    w.gate_up = linear(2 * s.intermediate_size, hidden, s.mlp_bias);
+    w.gate_up = linear((s.gated ? 2 : 1) * s.intermediate_size, hidden, s.mlp_bias);
     w.down = linear(hidden, s.intermediate_size, s.mlp_bias);
     layers.push_back(w);
   }
-  final_norm = c.take<float>(hidden);
+  final_norm = norm_of_rows(true);
   head = config.tie_word_embeddings ? DeviceLinear{embedding, nullptr, config.vocab_size, hidden}
                                     : linear(config.vocab_size, hidden, false);
 }
@@ -95,6 +99,13 @@ class DeviceWeights::Loader {
   void norm(float* maybe_to, Role role, std::int64_t layer, const Axis& rows = {}) {
     if (maybe_to)
       send(reinterpret_cast<std::byte*>(maybe_to), DType::float32, planned_.at(role, layer), rows);
+  }
+
+  void norm(const DeviceNorm& to, Role role, std::int64_t layer) {
+    norm(to.maybe_weight, role, layer);
+    if (to.maybe_bias)
+      send(reinterpret_cast<std::byte*>(to.maybe_bias), DType::float32,
+           planned_.at(role, layer, true), {});
   }
 
  private:
@@ -168,7 +179,8 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
   const Axis of_heads{heads_.padded() ? &heads_ : nullptr};
   loader.linear({embedding, nullptr, config.vocab_size, config.hidden_size}, -1, {Role::embedding});
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const DeviceLayerWeights& w = layers[i];
+    DeviceLayerWeights& w = layers[i];
+    const LayerSpec& spec = config.layers[i];
     const auto l = static_cast<std::int64_t>(i);
     loader.norm(w.input_norm, Role::input_norm, l);
     loader.norm(w.attended_norm, Role::attended_norm, l);
@@ -178,8 +190,15 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
     loader.norm(w.k_norm, Role::k_norm, l, of_heads);
     loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
     loader.linear(w.o, l, {Role::o}, {}, of_heads);
-    loader.linear(w.gate_up, l, {Role::gate, Role::up});
+    if (spec.gated)
+      loader.linear(w.gate_up, l, {Role::gate, Role::up});
+    else
+      loader.linear(w.gate_up, l, {Role::up});
     loader.linear(w.down, l, {Role::down});
+    if (spec.activation == Activation::xielu) {
+      const Xielu x = xielu_of(planned, l);
+      w.xielu = {x.positive, x.negative, x.beta, x.eps};
+    }
   }
   loader.norm(final_norm, Role::final_norm, -1);
   if (!config.tie_word_embeddings) loader.linear(head, -1, {Role::head});

@@ -12,6 +12,7 @@
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "head_layout.hpp"
+#include "kernels/decoder.hpp"
 
 namespace episodic::device {
 
@@ -22,14 +23,21 @@ struct DeviceLinear {
   std::int64_t out = 0, in = 0;
 };
 
+/// A norm of rows that a product reads. Null: there is none, or it has no bias.
+struct DeviceNorm {
+  float *maybe_weight = nullptr, *maybe_bias = nullptr;
+};
+
 /// Null: the layer has no such norm.
 struct DeviceLayerWeights {
-  float *input_norm = nullptr, *attended_norm = nullptr, *feed_norm = nullptr, *fed_norm = nullptr;
+  DeviceNorm input_norm, feed_norm;
+  float *attended_norm = nullptr, *fed_norm = nullptr;
   float *q_norm = nullptr, *k_norm = nullptr;
   DeviceLinear qkv;  // rows of q, of k, of v
   DeviceLinear o;
-  DeviceLinear gate_up;  // rows of gate, of up
+  DeviceLinear gate_up;  // rows of gate, of up; of a network without a gate those of up
   DeviceLinear down;
+  kernels::XieluParams xielu;
 };
 
 class DeviceWeights {
@@ -48,7 +56,7 @@ class DeviceWeights {
 
   std::byte* embedding = nullptr;  ///< [vocab, hidden]
   std::vector<DeviceLayerWeights> layers;
-  float* final_norm = nullptr;
+  DeviceNorm final_norm;
   DeviceLinear head;
 
  private:

@@ -12,6 +12,7 @@
 
 #include "base/rethrow.hpp"
 #include "decoder_adapters.hpp"
+#include "decoder_blocks.hpp"
 #include "decoder_buffers.hpp"
 #include "decoder_weights.hpp"
 #include "elementwise.hpp"
@@ -50,16 +51,6 @@ struct Decoder::Impl {
 
   const ModelConfig& config() const { return weights->config; }
 
-  void check_ids(std::span<const std::int64_t> ids) const {
-    if (ids.empty()) throw DataError("Decoder::forward: no tokens; a step needs at least one");
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      if (ids[i] < 0 || ids[i] >= config().vocab_size)
-        throw DataError(
-            fmt::format("Decoder::forward: ids[{}] = {} is not in the vocabulary of {} "
-                        "tokens; use the tokenizer of this model",
-                        i, ids[i], config().vocab_size));
-  }
-
   void embed(std::span<const std::int64_t> ids, float* to) const {
     const Linear& table = weights->embedding;
     const auto multiplier = static_cast<float>(config().embedding_multiplier);
@@ -70,39 +61,32 @@ struct Decoder::Impl {
     }
   }
 
-  /// y = the RMS norm of n rows of x; y may be x.
-  void norm(const std::vector<float>& weight, const float* x, std::int64_t n, float* y) const {
-    const auto width = static_cast<std::int64_t>(weight.size());
-    rms_norm(x, weight.data(), static_cast<float>(config().rms_norm_eps), n, width, y);
-  }
-
   /// Rows of the residual stream, through the norm that a block reads them by, if it has one.
-  const float* read_stream(const std::vector<float>& weight, std::int64_t first, std::int64_t n) {
+  const float* read_stream(const DecoderNorm& norm, std::int64_t first, std::int64_t n) {
     const float* hidden = step.hidden.from(first);
-    if (weight.empty()) return hidden;
-    norm(weight, hidden, n, step.normed.from(first));
+    if (norm.empty()) return hidden;
+    norm_rows(config(), norm, hidden, n, step.normed.from(first));
     return step.normed.from(first);
   }
 
   /// Adds a block's last product to the residual stream, through the norm behind it, if it has one.
-  void add_to_stream(const Linear& w, const float* x, const std::vector<float>& weight,
-                     std::int64_t first, std::int64_t n, Cut cut) {
+  void add_to_stream(const Linear& w, const float* x, const DecoderNorm& norm, std::int64_t first,
+                     std::int64_t n, Cut cut) {
     float* hidden = step.hidden.from(first);
     const auto multiplier = static_cast<float>(config().residual_multiplier);
-    const bool directly = weight.empty() && multiplier == 1.0f;
+    const bool directly = norm.empty() && multiplier == 1.0f;
     float* to = directly ? hidden : step.normed.from(first);
     const Product product{&w, x, to, directly};
     step.multiply(first, n, {&product, 1}, cut);
     if (directly) return;
-    if (!weight.empty()) norm(weight, to, n, to);
+    if (!norm.empty()) norm_rows(config(), norm, to, n, to);
     add_scaled(multiplier, to, hidden, n * config().hidden_size);
   }
 
   /// Norms of queries or keys: of each head, or of a token's whole row.
-  void norm_heads(const std::vector<float>& weight, std::int64_t n, std::int64_t row_width,
-                  float* x) const {
-    if (weight.empty()) return;
-    norm(weight, x, n * row_width / static_cast<std::int64_t>(weight.size()), x);
+  void norm_heads(const DecoderNorm& norm, std::int64_t n, std::int64_t row_width, float* x) const {
+    if (norm.empty()) return;
+    norm_rows(config(), norm, x, n * row_width / static_cast<std::int64_t>(norm.weight.size()), x);
   }
 
   /// Rows [first, first + n) of the residual stream to rows of q, k and v.
@@ -119,6 +103,7 @@ struct Decoder::Impl {
     // slots scale by 1 / sqrt(head_dim)
     const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
     if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * w.q.out);
+    scale_queries(config().query_scale, step.sequences, first, n, w.q.out, q);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
@@ -126,13 +111,16 @@ struct Decoder::Impl {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     add_to_stream(w.o, step.attended.from(first), w.attended_norm, first, n, cut);
-    const float* x = read_stream(w.feed_norm, first, n);
+    // a parallel block reads what attention read, which is still there
+    const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
-    const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
-    step.multiply(first, n, gate_up, cut);
-    const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
-    activate(gate, up, n * spec.intermediate_size);
+    const Product both[] = {{&w.gate, x, gate}, {&w.up, x, up}}, alone[] = {{&w.up, x, gate}};
+    if (spec.gated)
+      step.multiply(first, n, both, cut);
+    else
+      step.multiply(first, n, alone, cut);
+    activate(spec, w.xielu, gate, up, n * spec.intermediate_size);
     add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
   }
 
@@ -279,7 +267,7 @@ struct Decoder::Impl {
   /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
   /// attention, or a length that its state refuses
   static void begin(const SequencePart& part) {
-    part.impl->check_ids(part.ids);
+    require_ids(part.ids, part.impl->config());
     part.impl->require_attention();
     part.impl->state->begin_step(part.ids, part.kind);
   }
@@ -311,6 +299,8 @@ struct Decoder::Impl {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
       rows.low_ranks = &parts[i].impl->adapters.low_ranks;
+      rows.position = parts[i].impl->state->tokens();
+      rows.last_position = parts[i].impl->state->last_position();
       embed(parts[i].ids, step.hidden.from(rows.first));
     }
     run_layers(n, parts);

@@ -5,9 +5,8 @@
 
 #include <cstring>
 
-#include "elementwise.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/weight_plan.hpp"
+#include "xielu.hpp"
 
 namespace episodic {
 namespace {
@@ -32,10 +31,14 @@ class Loader {
   }
 
   /// A norm's factors; empty if the plan has no such norm.
-  std::vector<float> norm(WeightRole role, std::int64_t layer) const {
+  DecoderNorm norm(WeightRole role, std::int64_t layer) const {
     if (!planned_.has(role, layer)) return {};
-    return floats(planned_.at(role, layer));
+    DecoderNorm norm{floats(planned_.at(role, layer)), {}};
+    if (planned_.has(role, layer, true)) norm.bias = floats(planned_.at(role, layer, true));
+    return norm;
   }
+
+  const PlannedWeights& planned() const { return planned_; }
 
  private:
   static std::vector<float> floats(const WeightView& view) {
@@ -82,7 +85,9 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.k = load.linear(Role::k, l);
     layer.v = load.linear(Role::v, l);
     layer.o = load.linear(Role::o, l);
-    layer.gate = load.linear(Role::gate, l);
+    const LayerSpec& spec = model.config.layers[static_cast<std::size_t>(l)];
+    if (spec.gated) layer.gate = load.linear(Role::gate, l);
+    if (spec.activation == Activation::xielu) layer.xielu = xielu_of(load.planned(), l);
     layer.up = load.linear(Role::up, l);
     layer.down = load.linear(Role::down, l);
     w->layers.push_back(std::move(layer));

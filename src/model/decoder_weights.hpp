@@ -5,24 +5,33 @@
 #include <memory>
 #include <vector>
 
+#include "elementwise.hpp"
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
 
 namespace episodic {
 
+/// A norm's factors, and what it adds where norms have biases.
+struct DecoderNorm {
+  std::vector<float> weight, bias;
+
+  bool empty() const { return weight.empty(); }
+};
+
 struct DecoderLayer {
-  // RMS norms [hidden], by what they are applied to (WeightRole); empty where there is none
-  std::vector<float> input_norm, attended_norm, feed_norm, fed_norm;
-  std::vector<float> q_norm, k_norm;
+  // norms of rows, by what they are applied to (WeightRole); empty where there is none
+  DecoderNorm input_norm, attended_norm, feed_norm, fed_norm;
+  DecoderNorm q_norm, k_norm;
   Linear q, k, v, o;
-  Linear gate, up, down;
+  Linear gate, up, down;  // gate: only of a gated network
+  Xielu xielu;            // where it is the activation
 };
 
 struct DecoderWeights {
   ModelConfig config;
   Linear embedding;  ///< [vocab, hidden]: rows that are looked up
   std::vector<DecoderLayer> layers;
-  std::vector<float> final_norm;
+  DecoderNorm final_norm;
   Linear head;
 
   // what the above points into

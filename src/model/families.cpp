@@ -6,61 +6,63 @@
 #include <algorithm>
 #include <cmath>
 
-#include "rope.hpp"
+#include "base/strict_json.hpp"
+#include "family.hpp"
+#include "text_part.hpp"
 
 namespace episodic {
-namespace {
 
-// Far above any model that exists, and small enough that products of three stay within 63 bits.
-constexpr std::int64_t kMostWidth = 1 << 20;
-constexpr std::int64_t kMostVocabulary = 1 << 24;
-constexpr std::int64_t kMostLayers = 1 << 14;
-constexpr std::int64_t kMostHeads = 1 << 14;
-constexpr std::int64_t kMostHeadDim = 1 << 14;
-constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
-constexpr double kMostMultiplier = 1e9;
-
-/// What the reference's classes take where config.json says nothing.
-struct Defaults {
-  std::int64_t n_kv_heads = 0;  // 0: as many as heads
-  std::int64_t head_dim = 0;    // 0: hidden_size / heads
-  double rms_norm_eps = 1e-6;
-  double rope_theta = 10000;
-  bool tied = false;
-  std::int64_t window = 0;  // 0: none
-  const char* activation = "silu";
-  std::int64_t positions = 2048;  // max_position_embeddings
-  std::int64_t original = 0;      // original_max_position_embeddings; 0: the class has none
-  bool partial = false;           // rotary embedding of part of a head
-  bool layered_rope = false;      // rope settings by type of layer
-};
-
-/// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
-/// is the same for all layers; then `layers`, if there is one, sees every layer by its number.
-struct Family {
-  const char* model_type;
-  Defaults defaults;
-  void (*read)(const JsonObject& in, const Defaults& defaults, ModelConfig& c, LayerSpec& each);
-  void (*layers)(const JsonObject& in, const Defaults& defaults, ModelConfig& c);
-};
-
-// -- rope --
-
-RopeAround rope_around(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+RopeAround rope_around(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c) {
   RopeAround around;
   around.head_dim = c.head_dim;
   around.max_positions = c.max_positions > 0 ? c.max_positions : d.positions;
   around.theta = d.rope_theta;
   around.original = d.original;
+  around.share = d.share;
+  around.interleaved = d.interleaved;
   // a GGUF file says how many channels turn, whatever the family
   around.partial = d.partial || in.has(kRopeInterleaved);
   return around;
 }
 
+std::int64_t window_of(const JsonObject& in, std::int64_t otherwise) {
+  if (in.null("sliding_window")) return 0;
+  return in.integer("sliding_window", 1, kMostPositions, otherwise);
+}
+
+void read_llama(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.mlp_bias = in.boolean("mlp_bias", false);
+}
+
+void read_qwen3(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.qk_norm = QkNorm::head;
+}
+
+void read_olmo2(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.norms = NormPlace::after;
+  each.qk_norm = QkNorm::row;
+}
+
+void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double theta, ModelConfig& c) {
+  const auto both = in.object("rope_parameters");
+  RopeAround around = rope_around(in, d, c);
+  around.theta = theta;
+  around.of_layer_type = true;
+  c.ropes.push_back(read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
+  for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
+}
+
+namespace {
+
+// -- rope --
+
 /// The table of all layers, or of those of full attention. The 5.x releases of transformers put
 /// everything into rope_parameters; before, theta stood outside and scaling in a dict of its own,
 /// which goes before the other where both are there.
-Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+Rope read_main_rope(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c) {
   const RopeAround around = rope_around(in, d, c);
   const auto scaling = in.object("rope_scaling"), parameters = in.object("rope_parameters");
   if (parameters && (parameters->has("full_attention") || parameters->has("sliding_attention")))
@@ -70,9 +72,9 @@ Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& 
   return read_rope(in, scaling && !scaling->empty() ? scaling : parameters, around);
 }
 
-/// The table of Gemma 3's layers of full attention: settings by type of layer, or a dict of the
-/// older releases.
-Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+/// The table of the layers of full attention, where sliding ones have their own: settings by type
+/// of layer, or a dict of the older releases.
+Rope read_full_rope(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c) {
   RopeAround around = rope_around(in, d, c);
   around.theta = in.number("rope_theta", 1e-3, 1e18, d.rope_theta);
   around.of_layer_type = true;
@@ -85,66 +87,30 @@ Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& 
   return read_rope(in, full->changed_by(*scaling), around);
 }
 
-// -- sliding windows --
-
-/// A window in all layers, unless it is null.
-std::int64_t window_of(const JsonObject& in, std::int64_t otherwise) {
-  if (in.null("sliding_window")) return 0;
-  return in.integer("sliding_window", 1, kMostPositions, otherwise);
-}
-
-/// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
-/// has no such list.
-/// \param optional a sliding layer without a window sees all, for its class can switch windows off
-template <class F>
-void mix_windows(const JsonObject& in, std::int64_t window, bool optional, ModelConfig& c,
-                 F slides) {
-  const auto types = in.strings("layer_types", c.n_layers);
-  for (std::int64_t l = 0; l < c.n_layers; ++l) {
-    const auto at = static_cast<std::size_t>(l);
-    if (types && (*types)[at] != "full_attention" && (*types)[at] != "sliding_attention")
-      in.unsupported("layer_types", (*types)[at], "full_attention, sliding_attention");
-    const bool sliding = types ? (*types)[at] == "sliding_attention" : slides(l);
-    if (sliding && window == 0 && !optional)
-      in.fail("sliding_window", fmt::format("is missing, but layer {} slides", l));
-    c.layers[at].window = sliding ? window : 0;
-  }
-}
-
 // -- families --
 
-void llama(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.mlp_bias = in.boolean("mlp_bias", false);
-}
-
-void mistral(const JsonObject& in, const Defaults& d, ModelConfig&, LayerSpec& each) {
+void mistral(const JsonObject& in, const FamilyDefaults& d, ModelConfig&, LayerSpec& each) {
   each.window = window_of(in, d.window);
 }
 
-void qwen2(const JsonObject&, const Defaults&, ModelConfig&, LayerSpec& each) {
+void qwen2(const JsonObject&, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
   each.qkv_bias = true;
 }
 
-void qwen3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.qk_norm = QkNorm::head;
-}
-
 /// Only where use_sliding_window says so, and only layers from max_window_layers on.
-void qwen_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+void qwen_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
   const bool used = in.boolean("use_sliding_window", false);
   const std::int64_t first = in.integer("max_window_layers", 0, kMostLayers, 28);
   const std::int64_t window = used ? window_of(in, d.window) : 0;
   mix_windows(in, window, true, c, [&](std::int64_t l) { return window > 0 && l >= first; });
 }
 
-void phi3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+void phi3(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
   each.window = window_of(in, 0);
   each.fused_qkv = each.fused_gate_up = true;
 }
 
-void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& each) {
+void gemma2(const JsonObject& in, const FamilyDefaults&, ModelConfig& c, LayerSpec& each) {
   const auto cap = [&](const char* key, double otherwise) {
     return in.null(key) ? 0.0 : in.number(key, 1e-6, kMostMultiplier, otherwise);
   };
@@ -157,11 +123,11 @@ void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& ea
   each.norms = NormPlace::both;
 }
 
-void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+void gemma2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
   mix_windows(in, window_of(in, d.window), false, c, [](std::int64_t l) { return l % 2 == 0; });
 }
 
-void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
+void gemma3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
   gemma2(in, d, c, each);
   if (!in.has("final_logit_softcapping")) c.logit_soft_cap = 0;
   if (!in.has("attn_logit_softcapping")) each.soft_cap = 0;
@@ -171,20 +137,15 @@ void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& 
 }
 
 /// Sliding layers turn by a table of their own.
-void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+void gemma3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
   const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 6);
   mix_windows(in, window_of(in, d.window), false, c,
               [&](std::int64_t l) { return (l + 1) % pattern != 0; });
-  const auto both = in.object("rope_parameters");
-  RopeAround around = rope_around(in, d, c);
-  around.theta = in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0);
-  around.of_layer_type = true;
-  c.ropes.push_back(read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
-  for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  add_sliding_rope(in, d, in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0), c);
 }
 
 /// Some layers do not rotate; windows, if there are any, are in those.
-void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+void smollm3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
   const std::int64_t interval = in.integer("no_rope_layer_interval", 1, kMostLayers, 4);
   const auto rotated = in.integers("no_rope_layers", c.n_layers, 0, 1);
   const bool used = in.boolean("use_sliding_window", false);
@@ -197,14 +158,8 @@ void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
 }
 
-void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.norms = NormPlace::after;
-  each.qk_norm = QkNorm::row;
-}
-
-void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
-  llama(in, d, c, each);
+void granite(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  read_llama(in, d, c, each);
   const auto multiplier = [&](const char* key) {
     return in.number(key, 1 / kMostMultiplier, kMostMultiplier, 1.0);
   };
@@ -215,12 +170,12 @@ void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec&
 }
 
 const Family kFamilies[] = {
-    {"llama", {}, llama, nullptr},
+    {"llama", {}, read_llama, nullptr},
     {"mistral", {.n_kv_heads = 8, .window = 4096, .positions = 131072}, mistral, nullptr},
     {"qwen2", {.n_kv_heads = 32, .window = 4096, .positions = 32768}, qwen2, qwen_layers},
     {"qwen3",
      {.n_kv_heads = 32, .head_dim = 128, .window = 4096, .positions = 32768},
-     qwen3,
+     read_qwen3,
      qwen_layers},
     {"phi3",
      {.rms_norm_eps = 1e-5, .positions = 4096, .original = 4096, .partial = true},
@@ -232,7 +187,8 @@ const Family kFamilies[] = {
       .tied = true,
       .window = 4096,
       .activation = "gelu_pytorch_tanh",
-      .positions = 8192},
+      .positions = 8192,
+      .gemma = true},
      gemma2,
      gemma2_layers},
     {"gemma3_text",
@@ -243,43 +199,68 @@ const Family kFamilies[] = {
       .window = 4096,
       .activation = "gelu_pytorch_tanh",
       .positions = 131072,
-      .layered_rope = true},
+      .layered_rope = true,
+      .n_heads = 8,
+      .vocab = 262208,
+      .gemma = true},
      gemma3,
      gemma3_layers},
     {"smollm3",
      {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true, .positions = 32768},
-     llama,
+     read_llama,
      smollm3_layers},
-    {"olmo2", {.rms_norm_eps = 1e-5}, olmo2, nullptr},
-    {"granite", {}, granite, nullptr},
+    {"olmo2", {.rms_norm_eps = 1e-5}, read_olmo2, nullptr},
+    {"granite", {}, granite},
 };
 
-Activation read_activation(const JsonObject& in, const char* otherwise) {
+Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {
   // Gemma says hidden_activation, and its hidden_act is not to be believed
   const char* key = in.has("hidden_activation") ? "hidden_activation" : "hidden_act";
-  const bool gemma = std::string_view(otherwise) != "silu";
   const std::string name =
-      gemma && !in.has("hidden_activation") ? otherwise : in.string(key, otherwise);
+      d.gemma && !in.has("hidden_activation") ? d.activation : in.string(key, d.activation);
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
-  in.unsupported(key, name, "silu, swish, gelu_pytorch_tanh, gelu_new");
+  if (!gated && name == "relu2") return Activation::relu_squared;
+  if (!gated && name == "xielu") return Activation::xielu;
+  in.unsupported(key, name,
+                 gated ? "silu, swish, gelu_pytorch_tanh, gelu_new"
+                       : "silu, swish, gelu_pytorch_tanh, gelu_new, relu2, xielu");
+}
+
+std::vector<const Family*> all_families() {
+  std::vector<const Family*> all;
+  for (const std::span<const Family> table : {std::span<const Family>(kFamilies), dense_families()})
+    for (const Family& family : table) all.push_back(&family);
+  return all;
 }
 
 const Family& family_of(const JsonObject& in, const std::string& model_type) {
   std::string names;
-  for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return family;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", family.model_type);
+  for (const Family* family : all_families()) {
+    if (model_type == family->model_type) return *family;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", family->model_type);
   }
+  for (const std::string_view sees : models_with_text_part()) names += fmt::format(", {}", sees);
   in.unsupported("model_type", model_type, names);
 }
 
-void read_sizes(const JsonObject& in, const Defaults& d, ModelConfig& c) {
-  c.vocab_size = in.integer("vocab_size", 1, kMostVocabulary);
+/// With the class's own rope_parameters where none are said.
+JsonObject with_usual_rope(const JsonObject& in, const FamilyDefaults& d) {
+  const auto scaling = in.object("rope_scaling");
+  if (!d.rope || (scaling && !scaling->empty()) || in.object("rope_parameters")) return in;
+  const nlohmann::json usual = {{"rope_parameters", parse_strict(d.rope, "rope_parameters", {})}};
+  return in.changed_by(JsonObject(usual, "rope_parameters"));
+}
+
+void read_sizes(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+  const auto said_or = [&](const char* key, std::int64_t most, std::int64_t otherwise) {
+    return otherwise > 0 ? in.integer(key, 1, most, otherwise) : in.integer(key, 1, most);
+  };
+  c.vocab_size = said_or("vocab_size", kMostVocabulary, d.vocab);
   c.hidden_size = in.integer("hidden_size", 1, kMostWidth);
   c.intermediate_size = in.integer("intermediate_size", 1, kMostWidth);
   c.n_layers = in.integer("num_hidden_layers", 1, kMostLayers);
-  c.n_heads = in.integer("num_attention_heads", 1, kMostHeads);
+  c.n_heads = said_or("num_attention_heads", kMostHeads, d.n_heads);
   // null says as many as heads, whatever the class has as its default
   const bool all = d.n_kv_heads == 0 || in.null("num_key_value_heads");
   c.n_kv_heads = in.integer("num_key_value_heads", 1, kMostHeads, all ? c.n_heads : d.n_kv_heads);
@@ -297,33 +278,40 @@ void read_sizes(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     in.fail("head_dim",
             fmt::format("= {} times {} heads is wider than {}", c.head_dim, c.n_heads, kMostWidth));
   c.max_positions = in.integer("max_position_embeddings", 0, kMostPositions, 0);
-  c.rms_norm_eps = in.number("rms_norm_eps", 1e-30, 1, d.rms_norm_eps);
+  c.rms_norm_eps = in.number(d.eps_key, 1e-30, 1, d.rms_norm_eps);
   c.tie_word_embeddings = in.boolean("tie_word_embeddings", d.tied);
 }
 
 }  // namespace
 
-void read_family(const JsonObject& in, ModelConfig& c) {
-  c.model_type = in.string("model_type", "");
-  const Family& family = family_of(in, c.model_type);
-  read_sizes(in, family.defaults, c);
-  const Defaults& d = family.defaults;
+void read_family(const JsonObject& said, ModelConfig& c) {
+  c.model_type = said.string("model_type", "");
+  const Family& family = family_of(said, c.model_type);
+  const FamilyDefaults& d = family.defaults;
+  const JsonObject in = with_usual_rope(said, d);
+  read_sizes(in, d, c);
   c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
+  c.pairs_moved = in.boolean(kRopeInterleaved, false) && !d.interleaved;
+  c.names = family.names;
   LayerSpec each;
   each.n_heads = c.n_heads;
   each.n_kv_heads = c.n_kv_heads;
   each.head_dim = c.head_dim;
   each.intermediate_size = c.intermediate_size;
   each.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-  each.activation = read_activation(in, family.defaults.activation);
-  family.read(in, family.defaults, c, each);
+  family.read(in, d, c, each);
+  each.activation = read_activation(in, d, each.gated);
   c.layers.assign(static_cast<std::size_t>(c.n_layers), each);
-  if (family.layers) family.layers(in, family.defaults, c);
+  if (family.layers) family.layers(in, d, c);
+}
+
+double QueryScale::at(std::int64_t position) const {
+  return 1 + beta * std::log1p(static_cast<double>(position / original));
 }
 
 std::vector<std::string_view> model_families() {
   std::vector<std::string_view> names;
-  for (const Family& family : kFamilies) names.emplace_back(family.model_type);
+  for (const Family* family : all_families()) names.emplace_back(family->model_type);
   return names;
 }
 

@@ -48,24 +48,68 @@ inline constexpr GgufName kNormsAround[] = {
     gguf_name(WeightRole::input_norm), gguf_name(WeightRole::attended_norm),
     gguf_name(WeightRole::feed_norm), gguf_name(WeightRole::fed_norm)};
 
+inline constexpr GgufName kUpDown[] = {gguf_name(WeightRole::up), gguf_name(WeightRole::down)};
+inline constexpr GgufName kOneNorm[] = {gguf_name(WeightRole::input_norm)};
+// of families with names of their own
+inline constexpr GgufName kGlm4Norms[] = {gguf_name(WeightRole::input_norm),
+                                          {"post_attention_norm", "post_self_attn_layernorm"},
+                                          {"ffn_norm", "post_attention_layernorm"},
+                                          {"post_ffw_norm", "post_mlp_layernorm"}};
+inline constexpr GgufName kSeedNorms[] = {gguf_name(WeightRole::input_norm),
+                                          gguf_name(WeightRole::attended_norm)};
+inline constexpr GgufName kApertusNorms[] = {{"attn_norm", "attention_layernorm"},
+                                             {"ffn_norm", "feedforward_layernorm"}};
+inline constexpr GgufName kStarcoder2Mlp[] = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}};
+
+/// What a file of an architecture says otherwise than llama's, or leaves out.
+struct GgufTraits {
+  bool one_plus = false;             ///< norms hold 1 + w
+  bool layer_norm = false;           ///< eps is that of LayerNorms
+  bool parallel = false;             ///< logits are multiplied by logit_scale
+  bool scales_queries = false;       ///< by their position
+  bool xielu = false;                ///< lists of its parameters
+  bool partial = false;              ///< heads turn in part where config.json says nothing
+  const char* activation = nullptr;  ///< other than llama's
+};
+
 struct GgufArchitecture {
   const char* gguf;
   const char* model_type;  ///< Hugging Face's
   std::span<const GgufName> attention, mlp, norms, head_norms;
   bool interleaved = false;  ///< rows of q and k were put in order for interleaved rotary embedding
-  bool gemma = false;        ///< norms hold 1 + w; window layers alternate
+  bool gemma = false;        ///< window layers alternate, scores and logits have caps
+  GgufTraits traits = {};
 };
+
+inline constexpr GgufTraits kCohere = {.layer_norm = true, .parallel = true};
 
 inline constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", kAttention, kMlp, kNormsBefore, {}, true},
     {"qwen2", "qwen2", kAttention, kMlp, kNormsBefore, {}},
     {"qwen3", "qwen3", kAttention, kMlp, kNormsBefore, kHeadNorms},
     {"phi3", "phi3", kFusedAttention, kFusedMlp, kNormsBefore, {}},
-    {"gemma2", "gemma2", kAttention, kMlp, kNormsAround, {}, false, true},
-    {"gemma3", "gemma3_text", kAttention, kMlp, kNormsAround, kHeadNorms, false, true},
+    {"gemma2", "gemma2", kAttention, kMlp, kNormsAround, {}, false, true, {.one_plus = true}},
+    {"gemma3",
+     "gemma3_text",
+     kAttention,
+     kMlp,
+     kNormsAround,
+     kHeadNorms,
+     false,
+     true,
+     {.one_plus = true}},
     {"olmo2", "olmo2", kAttention, kMlp, kNormsAfter, kHeadNorms},
     {"granite", "granite", kAttention, kMlp, kNormsBefore, {}, true},
     {"smollm3", "smollm3", kAttention, kMlp, kNormsBefore, {}, true},
+    {"mistral3",
+     "ministral3",
+     kAttention,
+     kMlp,
+     kNormsBefore,
+     {},
+     true,
+     false,
+     {.scales_queries = true}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }

@@ -20,6 +20,7 @@
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/model/weight_plan.hpp"
+#include "gguf_header.hpp"
 #include "gguf_names.hpp"
 #include "row_order.hpp"
 #include "text/added_vocabulary.hpp"
@@ -29,100 +30,6 @@ namespace {
 
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kAlignment = 32;  // of tensors; what the format assumes
-
-// -- bytes of the header --------------------------------------------------------------------------
-
-enum class ValueKind : std::uint32_t {
-  u32 = 4,
-  i32 = 5,
-  f32 = 6,
-  boolean = 7,
-  text = 8,
-  array = 9
-};
-
-class Header {
- public:
-  void put(const std::string& key, std::int64_t value) {
-    begin(key, ValueKind::u32);
-    raw(static_cast<std::uint32_t>(value));
-  }
-  void put(const std::string& key, double value) {
-    begin(key, ValueKind::f32);
-    raw(static_cast<float>(value));
-  }
-  void put(const std::string& key, bool value) {
-    begin(key, ValueKind::boolean);
-    raw(static_cast<std::uint8_t>(value));
-  }
-  void put(const std::string& key, std::string_view value) {
-    begin(key, ValueKind::text);
-    text(value);
-  }
-  void put(const std::string& key, const char* value) { put(key, std::string_view(value)); }
-  void put(const std::string& key, const std::vector<std::string>& values) {
-    begin_array(key, ValueKind::text, values.size());
-    for (const std::string& value : values) text(value);
-  }
-  void put(const std::string& key, const std::vector<bool>& values) {
-    begin_array(key, ValueKind::boolean, values.size());
-    for (const bool value : values) raw(static_cast<std::uint8_t>(value));
-  }
-  void put(const std::string& key, const std::vector<std::int32_t>& values) {
-    begin_array(key, ValueKind::i32, values.size());
-    for (const std::int32_t value : values) raw(value);
-  }
-
-  /// \param shape rows first, as StoredTensor has it
-  void tensor(const std::string& name, std::uint32_t type, const std::vector<std::int64_t>& shape,
-              std::uint64_t offset) {
-    std::swap(bytes_, tensors_);
-    text(name);
-    raw(static_cast<std::uint32_t>(shape.size()));
-    for (auto d = shape.rbegin(); d != shape.rend(); ++d) raw(static_cast<std::uint64_t>(*d));
-    raw(type);
-    raw(offset);
-    std::swap(bytes_, tensors_);
-    ++n_tensors_;
-  }
-
-  /// All of it, padded to where the data begin.
-  std::string finish() const {
-    Header whole;
-    whole.bytes_ = "GGUF";
-    whole.raw(std::uint32_t{3});
-    whole.raw(n_tensors_);
-    whole.raw(n_values_);
-    whole.bytes_ += bytes_ + tensors_;
-    whole.bytes_.resize((whole.bytes_.size() + kAlignment - 1) / kAlignment * kAlignment, '\0');
-    return std::move(whole.bytes_);
-  }
-
- private:
-  template <class T>
-  void raw(T value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void text(std::string_view value) {
-    raw(static_cast<std::uint64_t>(value.size()));
-    bytes_.append(value);
-  }
-  void begin(const std::string& key, ValueKind kind) {
-    text(key);
-    raw(static_cast<std::uint32_t>(kind));
-    ++n_values_;
-  }
-  void begin_array(const std::string& key, ValueKind kind, std::size_t n) {
-    begin(key, ValueKind::array);
-    raw(static_cast<std::uint32_t>(kind));
-    raw(static_cast<std::uint64_t>(n));
-  }
-
-  std::string bytes_, tensors_;
-  std::uint64_t n_values_ = 0, n_tensors_ = 0;
-};
 
 /// ggml's number of a type; nothing for those that models are not written in here.
 std::optional<std::uint32_t> ggml_type(TensorType type) {
@@ -169,7 +76,9 @@ std::int64_t file_type(TensorType type) {
 
 const GgufArchitecture& architecture_for(const OpenModel& model) {
   const std::string& type = model.config.model_type;
-  const std::string_view wanted = type == "mistral" ? "llama" : std::string_view(type);
+  const std::string_view wanted = type == "mistral" ? "llama"
+                                  : type == "olmo3" ? "olmo2"
+                                                    : std::string_view(type);
   for (const GgufArchitecture& a : gguf_architectures())
     if (a.model_type == wanted) return a;
   refuse(model, fmt::format("model_type \"{}\" is not written, and", type));
@@ -199,6 +108,7 @@ struct RopeSettings {
   double theta = 10000.0;
   bool yarn = false;
   double factor = 1, original = 0;  ///< of yarn; original 0: not said
+  double mscale_all_dim = 0;
 };
 
 RopeSettings rope_settings(const OpenModel& model) {
@@ -219,6 +129,7 @@ RopeSettings rope_settings(const OpenModel& model) {
   const auto kind = scaling.find(scaling.contains("rope_type") ? "rope_type" : "type");
   r.yarn = kind != scaling.end() && *kind == "yarn";
   r.factor = number(scaling, "factor", 1);
+  r.mscale_all_dim = number(scaling, "mscale_all_dim", 0);
   r.original = number(scaling, "original_max_position_embeddings",
                       number(config, "original_max_position_embeddings", 0));
   return r;
@@ -234,6 +145,10 @@ std::vector<float> rope_factors(const std::vector<double>& plain,
     any = any || std::abs(factors.back() - 1.0f) > 1e-6f;
   }
   return any ? factors : std::vector<float>();
+}
+
+bool is_xielu(WeightRole role) {
+  return std::find(std::begin(kXieluRoles), std::end(kXieluRoles), role) != std::end(kXieluRoles);
 }
 
 /// A tensor as it goes into the file.
@@ -285,7 +200,7 @@ class Writing {
 
  private:
   static std::uint64_t padded(std::uint64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return (bytes + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment;
   }
 
   void collect_tensors() {
@@ -293,6 +208,7 @@ class Writing {
     std::set<std::string> seen;  // parts of a fused tensor, and a tied head, share one
     for (const WeightEntry& e : planned.entries()) {
       if (!seen.insert(e.tensor).second) continue;
+      if (is_xielu(e.role)) continue;  // among the settings
       const StoredTensor& t = *model_.tensors->find(e.tensor);
       Written w{gguf_name(a_, e.tensor), t.type, t.shape, &t, {}, 0};
       if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
@@ -303,7 +219,7 @@ class Writing {
         w.type = TensorType::f32;
         w.own.resize(static_cast<std::size_t>(t.shape[0]));
         widen(t.type, t.data, t.shape[0], w.own.data());
-        if (a_.gemma && e.tensor.find("norm.") != std::string::npos)
+        if (a_.traits.one_plus && e.tensor.ends_with("norm.weight"))
           for (float& x : w.own) x += 1.0f;  // what such a norm multiplies by
       } else if (e.role == WeightRole::q) {
         main_type_ = t.type;
@@ -337,11 +253,14 @@ class Writing {
     header_.put(key("attention.head_count_kv"), c.n_kv_heads);
     header_.put(key("attention.key_length"), c.head_dim);
     header_.put(key("attention.value_length"), c.head_dim);
-    header_.put(key("attention.layer_norm_rms_epsilon"), c.rms_norm_eps);
+    header_.put(key(a_.traits.layer_norm ? "attention.layer_norm_epsilon"
+                                         : "attention.layer_norm_rms_epsilon"),
+                c.rms_norm_eps);
     header_.put(key("vocab_size"), c.vocab_size);
     if (a_.model_type == std::string_view("phi3") && c.layers[0].window > 0)
       header_.put(key("attention.sliding_window"), c.layers[0].window);
     if (a_.gemma) add_gemma();
+    add_dense();
     if (a_.model_type == std::string_view("granite")) {
       header_.put(key("attention.scale"), c.layers[0].scale);
       header_.put(key("embedding_scale"), c.embedding_multiplier);
@@ -376,6 +295,40 @@ class Writing {
       const double n = static_cast<double>(f.size());  // f[1] = theta^(-1/n)
       header_.put(key("rope.freq_base_swa"), f.size() > 1 ? std::pow(f[1], -n) : 10000.0);
     }
+  }
+
+  /// What gguf_dense.cpp reads.
+  void add_dense() {
+    const ModelConfig& c = model_.config;
+    if (!a_.gemma && c.model_type != "phi3" && c.model_type != "llama") add_windows();
+    if (a_.traits.parallel) header_.put(key("logit_scale"), c.logit_multiplier);
+    if (c.query_scale.beta != 0) {
+      header_.put(key("attention.temperature_scale"), c.query_scale.beta);
+      header_.put(key("rope.scaling.yarn_log_multiplier"), rope_settings(model_).mscale_all_dim);
+    }
+    if (!a_.traits.xielu) return;
+    const PlannedWeights planned(model_.config, model_.tensors);
+    for (const WeightRole role : kXieluRoles) {
+      std::vector<float> of_layers(static_cast<std::size_t>(c.n_layers));
+      for (std::int64_t l = 0; l < c.n_layers; ++l) {
+        const WeightView view = planned.at(role, l);
+        widen(view.type, view.data, 1, &of_layers[static_cast<std::size_t>(l)]);
+      }
+      header_.put(info_of(role).gguf, of_layers);
+    }
+  }
+
+  /// A window, and a flag for each layer that has it.
+  void add_windows() {
+    std::int64_t window = 0;
+    std::vector<bool> slides;
+    for (const LayerSpec& layer : model_.config.layers) {
+      window = std::max(window, layer.window);
+      slides.push_back(layer.window > 0);
+    }
+    if (window == 0) return;
+    header_.put(key("attention.sliding_window"), window);
+    header_.put(key("attention.sliding_window_pattern"), slides);
   }
 
   void add_rope() {
@@ -468,7 +421,7 @@ class Writing {
       from = ordered.data();
     }
     file.write(from, bytes);
-    constexpr char kZeros[kAlignment] = {};
+    constexpr char kZeros[kGgufAlignment] = {};
     file.write(kZeros, static_cast<std::size_t>(padded(bytes) - bytes));
   }
 
@@ -485,7 +438,8 @@ class Writing {
     for (const WeightEntry& e : planned.entries()) {
       const StoredTensor &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
       if (then.type != now.type) continue;
-      if (a_.gemma && now.shape.size() == 1) continue;  // 1 + w - 1 is w, but for its last bits
+      if (a_.traits.one_plus && now.shape.size() == 1)
+        continue;  // 1 + w - 1 is w, but for its last bits
       const auto bytes = static_cast<std::size_t>(then.bytes);
       std::vector<std::byte> ordered;
       if (const std::int64_t heads = heads_to_interleave(e.role); heads > 0)
@@ -525,6 +479,9 @@ class Writing {
       if (x.window != y.window) return "sliding windows";
       if (!(x == y)) return "layers";
     }
+    if (!(a.query_scale.original == b.query_scale.original &&
+          near(a.query_scale.beta, b.query_scale.beta)))
+      return "llama_4_scaling_beta";
     if (a.norm_offset != b.norm_offset || !near(a.embedding_multiplier, b.embedding_multiplier) ||
         !near(a.residual_multiplier, b.residual_multiplier) ||
         !near(a.logit_multiplier, b.logit_multiplier) || !near(a.logit_soft_cap, b.logit_soft_cap))
@@ -539,7 +496,7 @@ class Writing {
   const GgufArchitecture& a_;
   TensorType main_type_ = TensorType::f32;
   std::vector<Written> tensors_;
-  Header header_;
+  GgufHeader header_;
 };
 
 }  // namespace

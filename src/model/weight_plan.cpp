@@ -63,19 +63,21 @@ class Planner {
       norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
     linear(Role::o, hidden, q, s.o_bias);
-    if (s.norms == NormPlace::before)
-      norm(Role::feed_norm, Role::attended_norm, hidden);
-    else
+    if (s.norms != NormPlace::before)
       norm(Role::attended_norm, Role::attended_norm, hidden);
+    else if (!s.parallel)
+      norm(Role::feed_norm, Role::attended_norm, hidden);
     if (s.norms == NormPlace::both) norm(Role::feed_norm, Role::feed_norm, hidden);
     if (s.fused_gate_up) {
       fused(prefix_ + "mlp.gate_up_proj", hidden, s.mlp_bias,
             {{Role::gate, inner}, {Role::up, inner}});
     } else {
-      linear(Role::gate, inner, hidden, s.mlp_bias);
+      if (s.gated) linear(Role::gate, inner, hidden, s.mlp_bias);
       linear(Role::up, inner, hidden, s.mlp_bias);
     }
     linear(Role::down, hidden, inner, s.mlp_bias);
+    if (s.activation == Activation::xielu)
+      for (const Role role : kXieluRoles) number(role);
     if (s.norms != NormPlace::before) norm(Role::fed_norm, Role::fed_norm, hidden);
   }
 
@@ -84,19 +86,36 @@ class Planner {
     entries_.push_back({role, layer_, bias, tensor, shape, 0, shape[0], 0});
   }
 
-  std::string weight_of(Role role) const {
-    return fmt::format("{}{}.weight", prefix_, info_of(role).hugging_face);
+  /// Name of a tensor, without what ends it.
+  std::string tensor_of(Role role) const {
+    const auto own = std::find_if(c_.names.begin(), c_.names.end(),
+                                  [&](const WeightName& name) { return name.role == role; });
+    return prefix_ + (own == c_.names.end() ? info_of(role).hugging_face : own->hugging_face);
   }
 
-  /// \param named the role whose tensor's name it has
+  std::string weight_of(Role role) const { return tensor_of(role) + ".weight"; }
+
+  /// \param named the role whose tensor's name it has, unless the family has a name for it
   void norm(Role role, Role named, std::int64_t width) {
-    add(role, weight_of(named), {width});
+    const bool own = std::any_of(c_.names.begin(), c_.names.end(),
+                                 [&](const WeightName& name) { return name.role == role; });
+    const std::string name = tensor_of(own ? role : named);
+    add(role, name + ".weight", {width});
     entries_.back().offset = c_.norm_offset;
+    if (c_.norm_bias && role != Role::q_norm && role != Role::k_norm)
+      add(role, name + ".bias", {width}, true);
+  }
+
+  /// Of alpha there is a list of one number, the others are numbers as they are.
+  void number(Role role) {
+    const bool listed = role == Role::xielu_alpha_p || role == Role::xielu_alpha_n;
+    const std::vector<std::int64_t> shape(listed ? 1 : 0, 1);
+    entries_.push_back({role, layer_, false, tensor_of(role), shape, 0, 1, 0});
   }
 
   void linear(Role role, std::int64_t out, std::int64_t in, bool bias) {
     add(role, weight_of(role), {out, in});
-    if (bias) add(role, fmt::format("{}{}.bias", prefix_, info_of(role).hugging_face), {out}, true);
+    if (bias) add(role, tensor_of(role) + ".bias", {out}, true);
   }
 
   /// Several products whose rows lie behind each other in one tensor.
@@ -248,7 +267,7 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
     if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
     if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
-    if (view->shape.size() == 1) require_finite(e);  // small, and all of it is read in any case
+    if (view->shape.size() < 2) require_finite(e);  // small, and all of it is read in any case
   }
   for (const StoredTensor* view : source_->tensors())
     if (!used.count(view->name) && !harmless(view->name, config)) mismatch.unused(*view);
@@ -292,7 +311,7 @@ void PlannedWeights::require_finite(const WeightEntry& e) const {
   const StoredTensor& t = *source_->find(e.tensor);
   if (!t.data) return;
   const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
-  const std::int64_t row_bytes = t.bytes / t.shape[0];
+  const std::int64_t row_bytes = t.bytes / (t.shape.empty() ? 1 : t.shape[0]);
   constexpr std::int64_t kRows = 64;  // looked at by one thread
   std::atomic<std::int64_t> found{e.rows};
   parallel_for((e.rows + kRows - 1) / kRows, [&](std::int64_t block) {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Families of dense decoders beyond LLaMA's closest kin. What they need is in LayerSpec and
+// ModelConfig: a further one is a row here, with a function that sets those fields.
+#include "family.hpp"
+
+namespace episodic {
+namespace {
+
+JsonObject rope_said(const JsonObject& in) {
+  const auto scaling = in.object("rope_scaling");
+  return scaling && !scaling->empty() ? *scaling : *in.object("rope_parameters");
+}
+
+/// Mistral's block; queries grow with their position.
+void ministral3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  each.window = window_of(in, d.window);
+  const JsonObject rope = rope_said(in);
+  c.query_scale.beta = rope.number("llama_4_scaling_beta", 0, 1e3);
+  const char* original = "original_max_position_embeddings";
+  const JsonObject& where = in.has(original) ? in : rope;
+  c.query_scale.original = where.integer(original, 1, kMostPositions);
+}
+
+constexpr const char* kMinistral3Rope =
+    R"({"rope_type": "yarn", "rope_theta": 1e6, "factor": 16, "beta_fast": 32, "beta_slow": 1,
+        "original_max_position_embeddings": 16384, "mscale": 1, "mscale_all_dim": 1,
+        "llama_4_scaling_beta": 0.1})";
+
+const Family kDenseFamilies[] = {
+    {"ministral3",
+     {.n_kv_heads = 8,
+      .head_dim = 128,
+      .rms_norm_eps = 1e-5,
+      .positions = 262144,
+      .rope = kMinistral3Rope},
+     ministral3},
+};
+
+}  // namespace
+
+std::span<const Family> dense_families() { return kDenseFamilies; }
+
+}  // namespace episodic

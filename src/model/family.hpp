@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// What a row of a table of families is made of, and what several families read alike.
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <span>
+
+#include "episodic/model/hf_config.hpp"
+#include "json_object.hpp"
+#include "rope.hpp"
+
+namespace episodic {
+
+// Far above any model that exists, and small enough that products of three stay within 63 bits.
+inline constexpr std::int64_t kMostWidth = 1 << 20;
+inline constexpr std::int64_t kMostVocabulary = 1 << 24;
+inline constexpr std::int64_t kMostLayers = 1 << 14;
+inline constexpr std::int64_t kMostHeads = 1 << 14;
+inline constexpr std::int64_t kMostHeadDim = 1 << 14;
+inline constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
+inline constexpr double kMostMultiplier = 1e9;
+
+/// What the reference's classes take where config.json says nothing.
+struct FamilyDefaults {
+  std::int64_t n_kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;    // 0: hidden_size / heads
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  bool tied = false;
+  std::int64_t window = 0;  // 0: none
+  const char* activation = "silu";
+  std::int64_t positions = 2048;  // max_position_embeddings
+  std::int64_t original = 0;      // original_max_position_embeddings; 0: the class has none
+  bool partial = false;           // rotary embedding of part of a head
+  double share = 1;               // the part, where it is not said
+  bool layered_rope = false;      // rope settings by type of layer
+  bool interleaved = false;       // rotary pairs side by side
+  const char* rope = nullptr;     // rope_parameters, where there are others than {}
+  const char* eps_key = "rms_norm_eps";
+  std::int64_t n_heads = 0, vocab = 0;  // 0: must be said
+  bool gemma = false;                   // its hidden_act is not read
+};
+
+/// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
+/// is the same for all layers; then `layers`, if there is one, sees every layer by its number.
+struct Family {
+  const char* model_type;
+  FamilyDefaults defaults;
+  void (*read)(const JsonObject& in, const FamilyDefaults& defaults, ModelConfig& c,
+               LayerSpec& each);
+  void (*layers)(const JsonObject& in, const FamilyDefaults& defaults, ModelConfig& c) = nullptr;
+  std::span<const WeightName> names = {};
+};
+
+/// Families whose blocks differ from LLaMA's in more than numbers (families_dense.cpp).
+std::span<const Family> dense_families();
+
+/// Biases of all products where attention_bias and mlp_bias say so.
+void read_llama(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each);
+/// Biases of attention, and norms of each head's queries and keys.
+void read_qwen3(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each);
+/// Norms behind the blocks, and of whole rows of queries and keys.
+void read_olmo2(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each);
+
+RopeAround rope_around(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c);
+
+/// Gives sliding layers a table of their own: of rope_parameters.sliding_attention, or plain.
+/// \param theta where that does not say it
+void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double theta, ModelConfig& c);
+
+/// A window in all layers, unless it is null.
+std::int64_t window_of(const JsonObject& in, std::int64_t otherwise);
+
+/// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
+/// has no such list.
+/// \param optional a sliding layer without a window sees all, for its class can switch windows off
+template <class F>
+void mix_windows(const JsonObject& in, std::int64_t window, bool optional, ModelConfig& c,
+                 F slides) {
+  const auto types = in.strings("layer_types", c.n_layers);
+  for (std::int64_t l = 0; l < c.n_layers; ++l) {
+    const auto at = static_cast<std::size_t>(l);
+    if (types && (*types)[at] != "full_attention" && (*types)[at] != "sliding_attention")
+      in.unsupported("layer_types", (*types)[at], "full_attention, sliding_attention");
+    const bool sliding = types ? (*types)[at] == "sliding_attention" : slides(l);
+    if (sliding && window == 0 && !optional)
+      in.fail("sliding_window", fmt::format("is missing, but layer {} slides", l));
+    c.layers[at].window = sliding ? window : 0;
+  }
+}
+
+}  // namespace episodic
