@@ -110,6 +110,23 @@ CASES |= {
     # positions beyond 6 scale queries
     "ministral3": dense("ministral3", head_dim=8, **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=1.0,
                                                           llama_4_scaling_beta=0.4, **YARN)),
+    # Phi-4, whose window and table are plain
+    "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
+    # the text parts of models that see: by the names of transformers 5, and of 4
+    "gemma3_sees": dense("gemma3", vision_config=dict(model_type="siglip_vision_model", **VISION), mm_tokens_per_image=4,
+                         text_config=dict(BASE, num_hidden_layers=3, tie_word_embeddings=True,
+                                          layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                          **GEMMA)),
+    "mistral_small3": dense("mistral3", prefix={"model.language_model.": "language_model.model.",
+                                                "lm_head.": "language_model.lm_head.", "model.": ""},
+                            vision_config=dict(model_type="pixtral", head_dim=8, **VISION), tie_word_embeddings=False,
+                            text_config=dict(BASE, model_type="mistral", head_dim=8, sliding_window=None,
+                                             **rope("default", 1e9))),
+    "ministral3_sees": dense("mistral3", vision_config=dict(model_type="pixtral", head_dim=8, **VISION),
+                             tie_word_embeddings=True,
+                             text_config=dict(BASE, model_type="ministral3", head_dim=8, tie_word_embeddings=True,
+                                              **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=1.0,
+                                                     llama_4_scaling_beta=0.4, **YARN))),
 }
 
 

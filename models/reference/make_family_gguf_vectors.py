@@ -28,6 +28,9 @@ FAMILIES = llama.ROOT / "tests/model/families"
 PERMUTED = {"llama", "mistral3", "arcee"}
 ARCHITECTURES = {
     "ministral3": "mistral3",
+    "mistral_small3": "mistral3",
+    "ministral3_sees": "mistral3",
+    "phi4": "phi3",
 }
 XIELU = {"alpha_n": "xielu.alpha_n", "alpha_p": "xielu.alpha_p", "beta": "xielu.beta", "eps": "xielu.eps"}
 
