@@ -110,6 +110,18 @@ CASES |= {
     # positions beyond 6 scale queries
     "ministral3": dense("ministral3", head_dim=8, **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=1.0,
                                                           llama_4_scaling_beta=0.4, **YARN)),
+    "olmo3": dense("olmo3", rope_parameters=dict(
+        sliding_attention=dict(rope_type="default", rope_theta=5e5),
+        full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0, original_max_position_embeddings=24,
+                            attention_factor=1.2079441541679836, beta_fast=32.0, beta_slow=1.0)), **HYBRID),
+    # as transformers 4 wrote it
+    "olmo3_old": dense("olmo3", old=dict(rope_parameters=None, layer_types=None, rope_theta=5e5,
+                                         rope_scaling=dict(rope_type="yarn", factor=8.0,
+                                                           original_max_position_embeddings=24)),
+                       rope_parameters=dict(
+                           sliding_attention=dict(rope_type="default", rope_theta=5e5),
+                           full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0,
+                                               original_max_position_embeddings=24)), **HYBRID),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

@@ -28,6 +28,7 @@ FAMILIES = llama.ROOT / "tests/model/families"
 PERMUTED = {"llama", "mistral3", "arcee"}
 ARCHITECTURES = {
     "ministral3": "mistral3",
+    "olmo3": "olmo2",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

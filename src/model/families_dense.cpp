@@ -6,6 +6,11 @@
 namespace episodic {
 namespace {
 
+/// Whether a layer slides where every n-th does not.
+auto every_nth_sees_all(std::int64_t n) {
+  return [n](std::int64_t layer) { return (layer + 1) % n != 0; };
+}
+
 JsonObject rope_said(const JsonObject& in) {
   const auto scaling = in.object("rope_scaling");
   return scaling && !scaling->empty() ? *scaling : *in.object("rope_parameters");
@@ -26,6 +31,12 @@ constexpr const char* kMinistral3Rope =
         "original_max_position_embeddings": 16384, "mscale": 1, "mscale_all_dim": 1,
         "llama_4_scaling_beta": 0.1})";
 
+/// OLMo 2's block; three sliding layers to one full, which alone has the scaled table.
+void olmo3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+  mix_windows(in, window_of(in, d.window), false, c, every_nth_sees_all(4));
+  add_sliding_rope(in, d, d.rope_theta, c);
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -34,6 +45,10 @@ const Family kDenseFamilies[] = {
       .positions = 262144,
       .rope = kMinistral3Rope},
      ministral3},
+    {"olmo3",
+     {.rms_norm_eps = 1e-5, .rope_theta = 5e5, .window = 4096, .layered_rope = true},
+     read_olmo2,
+     olmo3_layers},
 };
 
 }  // namespace
