@@ -122,6 +122,10 @@ CASES |= {
                            sliding_attention=dict(rope_type="default", rope_theta=5e5),
                            full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0,
                                                original_max_position_embeddings=24)), **HYBRID),
+    # 32B: sliding layers, full ones without rotary embedding; 1.2B: all layers full, all rotate
+    "exaone4": dense("exaone4", **rope("llama3", 1e6, **LLAMA3), **HYBRID),
+    "exaone4_full": dense("exaone4", sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True,
+                          **rope("llama3", 1e6, **LLAMA3)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

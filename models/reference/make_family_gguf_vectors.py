@@ -29,6 +29,7 @@ PERMUTED = {"llama", "mistral3", "arcee"}
 ARCHITECTURES = {
     "ministral3": "mistral3",
     "olmo3": "olmo2",
+    "exaone4_full": "exaone4",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

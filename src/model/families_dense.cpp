@@ -37,6 +37,23 @@ void olmo3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c)
   add_sliding_rope(in, d, d.rope_theta, c);
 }
 
+/// Norms behind the blocks and of queries and keys.
+void exaone4(const JsonObject&, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.norms = NormPlace::after;
+  each.qk_norm = QkNorm::head;
+}
+
+/// Full layers do not rotate where there are sliding ones.
+void exaone4_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+  const std::int64_t window = window_of(in, d.window);
+  const std::int64_t pattern = window > 0 && !in.has("layer_types")
+                                   ? in.integer("sliding_window_pattern", 1, kMostLayers, 4)
+                                   : 1;
+  mix_windows(in, window, true, c, every_nth_sees_all(pattern));
+  for (LayerSpec& layer : c.layers)
+    if (window > 0 && layer.window == 0) layer.rope = -1;
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -49,6 +66,7 @@ const Family kDenseFamilies[] = {
      {.rms_norm_eps = 1e-5, .rope_theta = 5e5, .window = 4096, .layered_rope = true},
      read_olmo2,
      olmo3_layers},
+    {"exaone4", {.n_kv_heads = 32, .rms_norm_eps = 1e-5, .window = 4096}, exaone4, exaone4_layers},
 };
 
 }  // namespace

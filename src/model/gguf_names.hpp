@@ -110,6 +110,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      true,
      false,
      {.scales_queries = true}},
+    {"exaone4", "exaone4", kAttention, kMlp, kNormsAfter, kHeadNorms},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
