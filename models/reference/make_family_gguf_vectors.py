@@ -30,6 +30,7 @@ ARCHITECTURES = {
     "ministral3": "mistral3",
     "olmo3": "olmo2",
     "exaone4_full": "exaone4",
+    "cohere2": "cohere2",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

@@ -54,6 +54,24 @@ void exaone4_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& 
     if (window > 0 && layer.window == 0) layer.rope = -1;
 }
 
+/// A parallel block with one LayerNorm.
+void cohere(const JsonObject& in, const FamilyDefaults&, ModelConfig& c, LayerSpec& each) {
+  c.layer_norm = true;
+  c.logit_multiplier = in.number("logit_scale", 1 / kMostMultiplier, kMostMultiplier, 0.0625);
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.parallel = true;
+  if (in.boolean("use_qk_norm", false))
+    in.fail("use_qk_norm", "is true: LayerNorms of queries and keys are not supported");
+}
+
+/// Full layers do not rotate.
+void cohere2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+  const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 4);
+  mix_windows(in, window_of(in, d.window), true, c, every_nth_sees_all(pattern));
+  for (LayerSpec& layer : c.layers)
+    if (layer.window == 0) layer.rope = -1;
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -67,6 +85,15 @@ const Family kDenseFamilies[] = {
      read_olmo2,
      olmo3_layers},
     {"exaone4", {.n_kv_heads = 32, .rms_norm_eps = 1e-5, .window = 4096}, exaone4, exaone4_layers},
+    {"cohere2",
+     {.rms_norm_eps = 1e-5,
+      .tied = true,
+      .window = 4096,
+      .positions = 8192,
+      .interleaved = true,
+      .eps_key = "layer_norm_eps"},
+     cohere,
+     cohere2_layers},
 };
 
 }  // namespace

@@ -111,6 +111,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      false,
      {.scales_queries = true}},
     {"exaone4", "exaone4", kAttention, kMlp, kNormsAfter, kHeadNorms},
+    {"cohere2", "cohere2", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
