@@ -127,6 +127,8 @@ CASES |= {
     "exaone4_full": dense("exaone4", sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True,
                           **rope("llama3", 1e6, **LLAMA3)),
     "cohere2": dense("cohere2", logit_scale=0.25, **PAIR, **rope("default", 5e4), **HYBRID),
+    "cohere": dense("cohere", logit_scale=0.25, **PAIR, **rope("default", 1e4)),
+    "cohere_biases": dense("cohere", attention_bias=True, tie_word_embeddings=False, **PAIR, **rope("default", 1e4)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

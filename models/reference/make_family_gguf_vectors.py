@@ -31,6 +31,7 @@ ARCHITECTURES = {
     "olmo3": "olmo2",
     "exaone4_full": "exaone4",
     "cohere2": "cohere2",
+    "cohere": "command-r",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

@@ -94,6 +94,14 @@ const Family kDenseFamilies[] = {
       .eps_key = "layer_norm_eps"},
      cohere,
      cohere2_layers},
+    {"cohere",
+     {.rms_norm_eps = 1e-5,
+      .rope_theta = 5e5,
+      .tied = true,
+      .positions = 8192,
+      .interleaved = true,
+      .eps_key = "layer_norm_eps"},
+     cohere},
 };
 
 }  // namespace

@@ -112,6 +112,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      {.scales_queries = true}},
     {"exaone4", "exaone4", kAttention, kMlp, kNormsAfter, kHeadNorms},
     {"cohere2", "cohere2", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
+    {"command-r", "cohere", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
