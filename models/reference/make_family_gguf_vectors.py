@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "exaone4_full": "exaone4",
     "cohere2": "cohere2",
     "cohere": "command-r",
+    "glm4": "glm4",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

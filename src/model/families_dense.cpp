@@ -72,6 +72,21 @@ void cohere2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& 
     if (layer.window == 0) layer.rope = -1;
 }
 
+void glm(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = in.boolean("attention_bias", true);
+  each.fused_gate_up = true;
+}
+
+/// Norms on both sides of a block.
+void glm4(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  glm(in, d, c, each);
+  each.norms = NormPlace::both;
+}
+
+constexpr WeightName kGlm4Names[] = {{WeightRole::attended_norm, "post_self_attn_layernorm"},
+                                     {WeightRole::feed_norm, "post_attention_layernorm"},
+                                     {WeightRole::fed_norm, "post_mlp_layernorm"}};
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -102,6 +117,17 @@ const Family kDenseFamilies[] = {
       .interleaved = true,
       .eps_key = "layer_norm_eps"},
      cohere},
+    {"glm4",
+     {.n_kv_heads = 2,
+      .head_dim = 128,
+      .rms_norm_eps = 1.5625e-7,
+      .positions = 131072,
+      .partial = true,
+      .share = 0.5,
+      .interleaved = true},
+     glm4,
+     nullptr,
+     kGlm4Names},
 };
 
 }  // namespace

@@ -113,6 +113,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
     {"exaone4", "exaone4", kAttention, kMlp, kNormsAfter, kHeadNorms},
     {"cohere2", "cohere2", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
     {"command-r", "cohere", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
+    {"glm4", "glm4", kAttention, kFusedMlp, kGlm4Norms, {}, false, false, {.partial = true}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
