@@ -130,6 +130,7 @@ CASES |= {
     "cohere": dense("cohere", logit_scale=0.25, **PAIR, **rope("default", 1e4)),
     "cohere_biases": dense("cohere", attention_bias=True, tie_word_embeddings=False, **PAIR, **rope("default", 1e4)),
     "glm4": dense("glm4", head_dim=32, **TALL, **rope("default", 1e4, partial_rotary_factor=0.5)),
+    "glm": dense("glm", head_dim=16, **PAIR, **rope("default", 1e4, partial_rotary_factor=0.5)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

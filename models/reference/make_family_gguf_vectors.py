@@ -33,6 +33,7 @@ ARCHITECTURES = {
     "cohere2": "cohere2",
     "cohere": "command-r",
     "glm4": "glm4",
+    "glm": "chatglm",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

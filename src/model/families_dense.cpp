@@ -128,6 +128,15 @@ const Family kDenseFamilies[] = {
      glm4,
      nullptr,
      kGlm4Names},
+    {"glm",
+     {.n_kv_heads = 2,
+      .head_dim = 128,
+      .rms_norm_eps = 1.5625e-7,
+      .positions = 131072,
+      .partial = true,
+      .share = 0.5,
+      .interleaved = true},
+     glm},
 };
 
 }  // namespace

@@ -114,6 +114,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
     {"cohere2", "cohere2", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
     {"command-r", "cohere", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
     {"glm4", "glm4", kAttention, kFusedMlp, kGlm4Norms, {}, false, false, {.partial = true}},
+    {"chatglm", "glm", kAttention, kFusedMlp, kNormsBefore, {}, false, false, {.partial = true}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
