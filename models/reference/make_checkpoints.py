@@ -131,6 +131,9 @@ CASES |= {
     "cohere_biases": dense("cohere", attention_bias=True, tie_word_embeddings=False, **PAIR, **rope("default", 1e4)),
     "glm4": dense("glm4", head_dim=32, **TALL, **rope("default", 1e4, partial_rotary_factor=0.5)),
     "glm": dense("glm", head_dim=16, **PAIR, **rope("default", 1e4, partial_rotary_factor=0.5)),
+    "seed_oss": dense("seed_oss", head_dim=10, **rope("default", 1e7)),
+    "seed_oss_biases": dense("seed_oss", head_dim=10, attention_bias=False, attention_out_bias=True, mlp_bias=True,
+                             **rope("default", 1e7)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

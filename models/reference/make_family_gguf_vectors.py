@@ -34,6 +34,7 @@ ARCHITECTURES = {
     "cohere": "command-r",
     "glm4": "glm4",
     "glm": "chatglm",
+    "seed_oss": "seed_oss",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

@@ -87,6 +87,12 @@ constexpr WeightName kGlm4Names[] = {{WeightRole::attended_norm, "post_self_attn
                                      {WeightRole::feed_norm, "post_attention_layernorm"},
                                      {WeightRole::fed_norm, "post_mlp_layernorm"}};
 
+void seed_oss(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = in.boolean("attention_bias", true);
+  each.o_bias = in.boolean("attention_out_bias", false);
+  each.mlp_bias = in.boolean("mlp_bias", false);
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -137,6 +143,7 @@ const Family kDenseFamilies[] = {
       .share = 0.5,
       .interleaved = true},
      glm},
+    {"seed_oss", {.n_kv_heads = 8, .head_dim = 128, .positions = 524288}, seed_oss},
 };
 
 }  // namespace

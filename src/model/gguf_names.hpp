@@ -115,6 +115,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
     {"command-r", "cohere", kAttention, kMlp, kOneNorm, {}, false, false, kCohere},
     {"glm4", "glm4", kAttention, kFusedMlp, kGlm4Norms, {}, false, false, {.partial = true}},
     {"chatglm", "glm", kAttention, kFusedMlp, kNormsBefore, {}, false, false, {.partial = true}},
+    {"seed_oss", "seed_oss", kAttention, kMlp, kSeedNorms, {}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
