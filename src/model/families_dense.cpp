@@ -93,6 +93,11 @@ void seed_oss(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSp
   each.mlp_bias = in.boolean("mlp_bias", false);
 }
 
+void arcee(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  read_llama(in, d, c, each);
+  each.gated = false;
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -144,6 +149,7 @@ const Family kDenseFamilies[] = {
       .interleaved = true},
      glm},
     {"seed_oss", {.n_kv_heads = 8, .head_dim = 128, .positions = 524288}, seed_oss},
+    {"arcee", {.rms_norm_eps = 1e-5, .activation = "relu2", .positions = 4096}, arcee},
 };
 
 }  // namespace

@@ -116,6 +116,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
     {"glm4", "glm4", kAttention, kFusedMlp, kGlm4Norms, {}, false, false, {.partial = true}},
     {"chatglm", "glm", kAttention, kFusedMlp, kNormsBefore, {}, false, false, {.partial = true}},
     {"seed_oss", "seed_oss", kAttention, kMlp, kSeedNorms, {}},
+    {"arcee", "arcee", kAttention, kUpDown, kNormsBefore, {}, true, false, {.activation = "relu2"}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
