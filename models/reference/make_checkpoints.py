@@ -134,6 +134,7 @@ CASES |= {
     "seed_oss": dense("seed_oss", head_dim=10, **rope("default", 1e7)),
     "seed_oss_biases": dense("seed_oss", head_dim=10, attention_bias=False, attention_out_bias=True, mlp_bias=True,
                              **rope("default", 1e7)),
+    "apertus": dense("apertus", attention_bias=False, **rope("llama3", 12e6, **LLAMA3)),
     "arcee": dense("arcee", **rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=128)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),

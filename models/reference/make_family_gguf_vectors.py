@@ -35,6 +35,7 @@ ARCHITECTURES = {
     "glm4": "glm4",
     "glm": "chatglm",
     "seed_oss": "seed_oss",
+    "apertus": "apertus",
     "arcee": "arcee",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",

@@ -98,6 +98,17 @@ void arcee(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerS
   each.gated = false;
 }
 
+void apertus(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  read_qwen3(in, d, c, each);
+  each.gated = false;
+}
+
+constexpr WeightName kApertusNames[] = {{WeightRole::input_norm, "attention_layernorm"},
+                                        {WeightRole::feed_norm, "feedforward_layernorm"}};
+constexpr const char* kApertusRope =
+    R"({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8, "low_freq_factor": 1,
+        "high_freq_factor": 4, "original_max_position_embeddings": 8192})";
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -149,6 +160,15 @@ const Family kDenseFamilies[] = {
       .interleaved = true},
      glm},
     {"seed_oss", {.n_kv_heads = 8, .head_dim = 128, .positions = 524288}, seed_oss},
+    {"apertus",
+     {.rms_norm_eps = 1e-5,
+      .rope_theta = 12e6,
+      .activation = "xielu",
+      .positions = 65536,
+      .rope = kApertusRope},
+     apertus,
+     nullptr,
+     kApertusNames},
     {"arcee", {.rms_norm_eps = 1e-5, .activation = "relu2", .positions = 4096}, arcee},
 };
 

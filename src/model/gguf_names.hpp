@@ -116,6 +116,15 @@ inline constexpr GgufArchitecture kArchitectures[] = {
     {"glm4", "glm4", kAttention, kFusedMlp, kGlm4Norms, {}, false, false, {.partial = true}},
     {"chatglm", "glm", kAttention, kFusedMlp, kNormsBefore, {}, false, false, {.partial = true}},
     {"seed_oss", "seed_oss", kAttention, kMlp, kSeedNorms, {}},
+    {"apertus",
+     "apertus",
+     kAttention,
+     kUpDown,
+     kApertusNorms,
+     kHeadNorms,
+     false,
+     false,
+     {.xielu = true, .activation = "xielu"}},
     {"arcee", "arcee", kAttention, kUpDown, kNormsBefore, {}, true, false, {.activation = "relu2"}},
 };
 
