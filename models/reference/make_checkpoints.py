@@ -136,6 +136,9 @@ CASES |= {
                              **rope("default", 1e7)),
     "apertus": dense("apertus", attention_bias=False, **rope("llama3", 12e6, **LLAMA3)),
     "arcee": dense("arcee", **rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=128)),
+    "ernie4_5": dense("ernie4_5", head_dim=16, **TALL, **rope("default", 5e5)),
+    "ernie4_5_biases": dense("ernie4_5", head_dim=16, use_bias=True, tie_word_embeddings=False, **TALL,
+                             **rope("default", 5e5)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

@@ -37,6 +37,7 @@ ARCHITECTURES = {
     "seed_oss": "seed_oss",
     "apertus": "apertus",
     "arcee": "arcee",
+    "ernie4_5": "ernie4_5",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

@@ -93,6 +93,10 @@ void seed_oss(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSp
   each.mlp_bias = in.boolean("mlp_bias", false);
 }
 
+void ernie4_5(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = each.mlp_bias = in.boolean("use_bias", false);
+}
+
 void arcee(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
   read_llama(in, d, c, each);
   each.gated = false;
@@ -170,6 +174,15 @@ const Family kDenseFamilies[] = {
      nullptr,
      kApertusNames},
     {"arcee", {.rms_norm_eps = 1e-5, .activation = "relu2", .positions = 4096}, arcee},
+    {"ernie4_5",
+     {.n_kv_heads = 2,
+      .head_dim = 128,
+      .rms_norm_eps = 1e-5,
+      .rope_theta = 5e5,
+      .tied = true,
+      .positions = 131072,
+      .interleaved = true},
+     ernie4_5},
 };
 
 }  // namespace

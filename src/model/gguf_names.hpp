@@ -126,6 +126,7 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      false,
      {.xielu = true, .activation = "xielu"}},
     {"arcee", "arcee", kAttention, kUpDown, kNormsBefore, {}, true, false, {.activation = "relu2"}},
+    {"ernie4_5", "ernie4_5", kAttention, kMlp, kNormsBefore, {}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
