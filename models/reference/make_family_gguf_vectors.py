@@ -38,6 +38,7 @@ ARCHITECTURES = {
     "apertus": "apertus",
     "arcee": "arcee",
     "ernie4_5": "ernie4_5",
+    "nemotron": "nemotron",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

@@ -113,6 +113,13 @@ constexpr const char* kApertusRope =
     R"({"rope_type": "llama3", "rope_theta": 12e6, "factor": 8, "low_freq_factor": 1,
         "high_freq_factor": 4, "original_max_position_embeddings": 8192})";
 
+/// LayerNorms that hold w for 1 + w.
+void nemotron(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  arcee(in, d, c, each);
+  c.layer_norm = c.norm_bias = true;
+  c.norm_offset = 1;
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -183,6 +190,14 @@ const Family kDenseFamilies[] = {
       .positions = 131072,
       .interleaved = true},
      ernie4_5},
+    {"nemotron",
+     {.rms_norm_eps = 1e-5,
+      .activation = "relu2",
+      .positions = 4096,
+      .partial = true,
+      .share = 0.5,
+      .eps_key = "norm_eps"},
+     nemotron},
 };
 
 }  // namespace

@@ -127,6 +127,15 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      {.xielu = true, .activation = "xielu"}},
     {"arcee", "arcee", kAttention, kUpDown, kNormsBefore, {}, true, false, {.activation = "relu2"}},
     {"ernie4_5", "ernie4_5", kAttention, kMlp, kNormsBefore, {}},
+    {"nemotron",
+     "nemotron",
+     kAttention,
+     kUpDown,
+     kNormsBefore,
+     {},
+     false,
+     false,
+     {.one_plus = true, .layer_norm = true, .partial = true, .activation = "relu2"}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
