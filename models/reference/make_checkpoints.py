@@ -140,6 +140,8 @@ CASES |= {
     "ernie4_5_biases": dense("ernie4_5", head_dim=16, use_bias=True, tie_word_embeddings=False, **TALL,
                              **rope("default", 5e5)),
     "nemotron": dense("nemotron", hidden_size=32, **rope("default", 1e4, partial_rotary_factor=0.5)),
+    "starcoder2": dense("starcoder2", **rope("default", 1e5)),
+    "starcoder2_window": dense("starcoder2", sliding_window=9, **rope("default", 1e5)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

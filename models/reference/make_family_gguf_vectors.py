@@ -39,6 +39,7 @@ ARCHITECTURES = {
     "arcee": "arcee",
     "ernie4_5": "ernie4_5",
     "nemotron": "nemotron",
+    "starcoder2": "starcoder2",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

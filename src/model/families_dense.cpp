@@ -120,6 +120,16 @@ void nemotron(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, Lay
   c.norm_offset = 1;
 }
 
+void starcoder2(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+  c.layer_norm = c.norm_bias = true;
+  each.gated = false;
+  each.window = window_of(in, d.window);
+  each.qkv_bias = each.o_bias = each.mlp_bias = in.boolean("use_bias", true);
+}
+
+constexpr WeightName kStarcoder2Names[] = {{WeightRole::up, "mlp.c_fc"},
+                                           {WeightRole::down, "mlp.c_proj"}};
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -198,6 +208,16 @@ const Family kDenseFamilies[] = {
       .share = 0.5,
       .eps_key = "norm_eps"},
      nemotron},
+    {"starcoder2",
+     {.n_kv_heads = 2,
+      .rms_norm_eps = 1e-5,
+      .tied = true,
+      .activation = "gelu_pytorch_tanh",
+      .positions = 4096,
+      .eps_key = "norm_epsilon"},
+     starcoder2,
+     nullptr,
+     kStarcoder2Names},
 };
 
 }  // namespace

@@ -136,6 +136,15 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      false,
      false,
      {.one_plus = true, .layer_norm = true, .partial = true, .activation = "relu2"}},
+    {"starcoder2",
+     "starcoder2",
+     kAttention,
+     kStarcoder2Mlp,
+     kNormsBefore,
+     {},
+     false,
+     false,
+     {.layer_norm = true, .activation = "gelu_pytorch_tanh"}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
