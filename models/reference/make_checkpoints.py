@@ -142,6 +142,9 @@ CASES |= {
     "nemotron": dense("nemotron", hidden_size=32, **rope("default", 1e4, partial_rotary_factor=0.5)),
     "starcoder2": dense("starcoder2", **rope("default", 1e5)),
     "starcoder2_window": dense("starcoder2", sliding_window=9, **rope("default", 1e5)),
+    "stablelm": dense("stablelm", hidden_size=32, use_qkv_bias=True, **rope("default", 1e4, partial_rotary_factor=0.25)),
+    "stablelm_parallel": dense("stablelm", hidden_size=32, use_parallel_residual=True,
+                               **rope("default", 1e4, partial_rotary_factor=0.25)),
     # Phi-4, whose window and table are plain
     "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
     # the text parts of models that see: by the names of transformers 5, and of 4

@@ -40,6 +40,8 @@ ARCHITECTURES = {
     "ernie4_5": "ernie4_5",
     "nemotron": "nemotron",
     "starcoder2": "starcoder2",
+    "stablelm": "stablelm",
+    "stablelm_parallel": "stablelm",
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",

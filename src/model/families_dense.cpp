@@ -130,6 +130,14 @@ void starcoder2(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, L
 constexpr WeightName kStarcoder2Names[] = {{WeightRole::up, "mlp.c_fc"},
                                            {WeightRole::down, "mlp.c_proj"}};
 
+void stablelm(const JsonObject& in, const FamilyDefaults&, ModelConfig& c, LayerSpec& each) {
+  c.layer_norm = c.norm_bias = true;
+  each.qkv_bias = in.boolean("use_qkv_bias", false);
+  each.parallel = in.boolean("use_parallel_residual", false);
+  if (in.boolean("qk_layernorm", false))
+    in.fail("qk_layernorm", "is true: LayerNorms of queries and keys are not supported");
+}
+
 const Family kDenseFamilies[] = {
     {"ministral3",
      {.n_kv_heads = 8,
@@ -218,6 +226,14 @@ const Family kDenseFamilies[] = {
      starcoder2,
      nullptr,
      kStarcoder2Names},
+    {"stablelm",
+     {.n_kv_heads = 32,
+      .rms_norm_eps = 1e-5,
+      .positions = 4096,
+      .partial = true,
+      .share = 0.25,
+      .eps_key = "layer_norm_eps"},
+     stablelm},
 };
 
 }  // namespace

@@ -145,6 +145,15 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      false,
      false,
      {.layer_norm = true, .activation = "gelu_pytorch_tanh"}},
+    {"stablelm",
+     "stablelm",
+     kAttention,
+     kMlp,
+     kNormsBefore,
+     {},
+     false,
+     false,
+     {.layer_norm = true, .partial = true}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
