@@ -271,7 +271,7 @@ TEST_CASE("gate_times_up without a gate is float64's for every activation") {
     for (const GateActivation activation : {GateActivation::silu, GateActivation::gelu_tanh,
                                             GateActivation::relu_squared, GateActivation::xielu}) {
       constexpr std::size_t kRows = 3, kWidth = 300;
-      const std::vector<float> x = episodic_test::normal_floats(kRows * kWidth, random, 3.0f);
+      std::vector<float> x = episodic_test::normal_floats(kRows * kWidth, random, 3.0f);
       const std::vector<float> bias = episodic_test::normal_floats(kWidth, random);
       const DeviceArray<unsigned char> d_x(episodic_test::stored(x, dtype));
       const DeviceArray<float> d_bias(bias);
@@ -304,7 +304,7 @@ TEST_CASE("scale_queries multiplies rows by their positions, up to the last one"
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(8);
   constexpr std::size_t kRows = 7, kWidth = 20, kStride = 24;
-  const std::vector<float> q = episodic_test::normal_floats(kRows * kStride, random);
+  std::vector<float> q = episodic_test::normal_floats(kRows * kStride, random);
   const DeviceArray<unsigned char> d_q(episodic_test::stored(q, DType::float32));
   const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{3});
   ScaleQueriesParams p;
