@@ -101,6 +101,7 @@ FieldError check_arrays(const AttentionParams& p, const AttentionPlan& plan) {
   EPISODIC_FIELD_ALIGNED(p, workspace, kWorkspaceAlignment);
   EPISODIC_FIELD_ALIGNED(p, first_position, 8);
   EPISODIC_FIELD_ALIGNED(p, n_rows, 4);
+  EPISODIC_FIELD_ALIGNED(p, maybe_sink_logits, 4);
   EPISODIC_FIELD_ALIGNED(p, maybe_lse, 4);
   EPISODIC_FIELD_ALIGNED(p, maybe_column_sums, 4);
   EPISODIC_FIELD(p, maybe_column_stats,

@@ -263,6 +263,23 @@ __device__ Chunk<T> rotated_query(const AttentionArgs& a, int i, int h, int chun
 /// What the softmax of a row comes to: its factor 1 / sum, 0 for the empty set.
 __device__ inline float inverse_sum(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
 
+/// The softmax of a row once all its keys are in it.
+struct RowTotal {
+  float max, sum;  ///< base 2, of all that takes part
+  float factor;    ///< of the row's output, which is that of keys of the maximum before
+};
+
+/// Of head h, whose keys have maximum `max` (base 2) and sum `sum`: with the head's sink. A row
+/// meets it here, once, wherever its splits were merged.
+__device__ inline RowTotal row_total(const AttentionArgs& a, int h, float max, float sum) {
+  constexpr float kLog2e = 1.44269504088896341f;
+  const float sink = a.p.maybe_sink_logits ? a.p.maybe_sink_logits[h] * kLog2e : -INFINITY;
+  if (sink == -INFINITY) return {max, sum, inverse_sum(sum)};
+  const float both = fmaxf(max, sink), of_keys = exp2f(max - both);
+  const float total = sum * of_keys + exp2f(sink - both);  // at least 1, unless it is NaN
+  return {both, total, of_keys / total};
+}
+
 /// Writes what later passes and the caller want of row (query i, head h), of maximum `max` (base 2)
 /// and sum `sum`.
 __device__ inline void write_stats(const AttentionArgs& a, int i, int h, float max, float sum) {
@@ -342,8 +359,9 @@ __device__ inline void merge_splits(const AttentionArgs& a, int head, int first,
     const float max = warp_reduce(own.x, Largest{});
     const float weight = exp2f(own.x - (max == -INFINITY ? 0.0f : max));
     const float sum = warp_reduce(own.y * weight, Sum{});
-    const float factor = inverse_sum(sum);
     const int i = r / a.group, h = head * a.group + r % a.group;
+    const RowTotal total_of_row = row_total(a, h, max, sum);
+    const float factor = total_of_row.factor;
     for (int channel = 0; channel < d; channel += 4 * kWarpSize) {
       const int c = channel + 4 * lane;
       float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -364,7 +382,7 @@ __device__ inline void merge_splits(const AttentionArgs& a, int head, int first,
       }
     }
     __syncwarp();  // all have read the statistics
-    if (lane == 0 && all) write_stats(a, i, h, max, sum);
+    if (lane == 0 && all) write_stats(a, i, h, total_of_row.max, total_of_row.sum);
     if (lane == 0 && !all) a.partial_stats[base + r] = make_float2(max, sum);
   }
 }
@@ -408,11 +426,12 @@ __global__ void __launch_bounds__(kWarpSize* kMergeWarps)
     const std::int64_t g = row / a.rows, r = row % a.rows;
     const std::int64_t base = g * a.splits * a.rows + r;  // of split 0
     const float2 stats = merged_stats(a, g, r);
-    const float max = stats.x, sum = stats.y, safe = max == -INFINITY ? 0.0f : max;
-    const float factor = inverse_sum(sum);
+    const float safe = stats.x == -INFINITY ? 0.0f : stats.x;
     const int i = static_cast<int>(r / a.group);
     const int h = static_cast<int>(g * a.group + r % a.group);
-    if (part == 0 && lane == 0) write_stats(a, i, h, max, sum);
+    const RowTotal total_of_row = row_total(a, h, stats.x, stats.y);
+    const float factor = total_of_row.factor;
+    if (part == 0 && lane == 0) write_stats(a, i, h, total_of_row.max, total_of_row.sum);
     for (int channel = 0; channel < d; channel += kChannels) {
       const int c = channel + 4 * lane;
       float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

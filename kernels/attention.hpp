@@ -48,6 +48,10 @@ struct AttentionParams {
   float scale = 0.0f;           ///< of the dot products; 0 = 1 / sqrt(d)
   float soft_cap = 0.0f;  ///< cap > 0: scaled scores s become cap * tanh(s / cap); 0: as they are
 
+  /// [H] a natural-log score of each head that takes part in the softmax beside its keys and gives
+  /// no value: the twin of AttendInput::sink_logits. Finite, or -inf for none. Or null.
+  const float* maybe_sink_logits = nullptr;
+
   const void* q = nullptr;        ///< [n, H, d] before rotary embedding
   std::int64_t q_row_stride = 0;  ///< elements between queries, a multiple of 8; >= H * d
   /// Position of query 0, read on the device so that one captured graph serves every step.

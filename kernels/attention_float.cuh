@@ -261,11 +261,12 @@ __global__ void __launch_bounds__(kFloatThreads, 3)
     const int i = query[r], h = head * a.group + row % a.group;
     const bool last_pass = a.splits == 1;
     const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
-    if (member == 0 && last_pass) write_stats(a, i, h, max[r], total);
+    const RowTotal of_row = row_total(a, h, max[r], total);
+    if (member == 0 && last_pass) write_stats(a, i, h, of_row.max, of_row.sum);
     if (member == 0 && !last_pass) a.partial_stats[at] = make_float2(max[r], total);
     float* const to_row = last_pass ? static_cast<float*>(p.out) + (i * p.n_heads + h) * p.value_dim
                                     : a.partial_out + at * p.value_dim;
-    const float inverse = last_pass ? inverse_sum(total) : 1.0f;
+    const float inverse = last_pass ? of_row.factor : 1.0f;
     EPISODIC_UNROLL
     for (int j = 0; j < kChannels; ++j)
       if (member + kFloatMembers * j < value_dim)

@@ -506,8 +506,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
                 make_float2(out[m][j][2 * half], out[m][j][2 * half + 1]);
         continue;
       }
-      if (lane % 4 == 0) write_stats(a, i, h, max[m][half], total);
-      const float inverse = inverse_sum(total);
+      const RowTotal of_row = row_total(a, h, max[m][half], total);
+      if (lane % 4 == 0) write_stats(a, i, h, of_row.max, of_row.sum);
+      const float inverse = of_row.factor;
       Half* const to_row =
           static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.value_dim + first_channel;
       EPISODIC_UNROLL

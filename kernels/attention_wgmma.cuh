@@ -305,8 +305,9 @@ __device__ inline void attend_tiles(const AttentionArgs& a, const KeySpan& span,
               make_float2(out[4 * j + 2 * half], out[4 * j + 2 * half + 1]);
       continue;
     }
-    if (lane % 4 == 0) write_stats(a, i, h, max[half], total);
-    const float inverse = inverse_sum(total);
+    const RowTotal of_row = row_total(a, h, max[half], total);
+    if (lane % 4 == 0) write_stats(a, i, h, of_row.max, of_row.sum);
+    const float inverse = of_row.factor;
     Half* const to_row = static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.head_dim + columns;
     EPISODIC_UNROLL
     for (int j = 0; j < kDim / 8; ++j)

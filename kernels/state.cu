@@ -43,9 +43,12 @@ FieldError check(const RescaleSumsParams& p) {
   return {};
 }
 
-template <class Params>
-FieldError check(const Params* params, std::int64_t n_sequences) {
-  return check_batch(params, n_sequences, [](const Params& p) { return check(p); });
+// No template: sources of one unit may have one of that name.
+FieldError check(const MergeStatesParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const MergeStatesParams& p) { return check(p); });
+}
+FieldError check(const RescaleSumsParams* params, std::int64_t n_sequences) {
+  return check_batch(params, n_sequences, [](const RescaleSumsParams& p) { return check(p); });
 }
 
 /// Elements of a sequence, a thread each.

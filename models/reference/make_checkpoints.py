@@ -18,12 +18,13 @@ import argparse
 import json
 import pathlib
 import shutil
+import tempfile
 import zlib
 
 import numpy as np
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 GREEDY = 32
@@ -35,17 +36,24 @@ BASE = dict(vocab_size=72, hidden_size=24, intermediate_size=36, num_hidden_laye
             num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 GEMMA = dict(head_dim=8, query_pre_attn_scalar=12, sliding_window=8, hidden_activation="gelu_pytorch_tanh")
 
+GRANITE = dict(embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.3, attention_multiplier=0.2,
+               tie_word_embeddings=True)
+
 
 def rope(kind, theta=10000.0, **more):
     return dict(rope_parameters=dict(rope_type=kind, rope_theta=theta, **more))
 
 
-def case(model_type, old=None, ids=40, start=12, **changes):
-    """`old` replaces keys of the written config.json by those of the generation before (None: removes)."""
-    return dict(model_type=model_type, old=old, ids=ids, start=start, config={**BASE, **changes})
+def case(model_type, old=None, ids=40, start=12, seed=None, as_saved=False, mxfp4=False, **changes):
+    """`old` replaces keys of the written config.json by those of the generation before (None: removes). `as_saved`:
+    tensors by the names that save_pretrained gives them, not by those that they have in memory. `mxfp4`: gpt-oss's
+    experts rounded and stored so."""
+    return dict(model_type=model_type, old=old, ids=ids, start=start, seed=seed, as_saved=as_saved, mxfp4=mxfp4,
+                config={**BASE, **changes})
 
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
+GPT_OSS_YARN = dict(factor=8.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64, truncate=False)
 LONGROPE = dict(short_factor=[1.0, 1.1, 1.3], long_factor=[1.5, 4.0, 9.0], original_max_position_embeddings=24)
 CASES = {
     # LLaMA 2, as written by transformers 4: theta outside
@@ -85,8 +93,31 @@ CASES = {
                               full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6)), **GEMMA),
     "smollm3": case("smollm3", num_hidden_layers=4, **rope("default", 5e6)),
     "olmo2": case("olmo2", **rope("default", 5e5)),
-    "granite": case("granite", embedding_multiplier=6.0, logits_scaling=4.0, residual_multiplier=0.3,
-                    attention_multiplier=0.2, tie_word_embeddings=True),
+    "granite": case("granite", **GRANITE),
+    # mixtures of experts: sizes that no vector divides, some layers dense, tensors as in memory
+    "qwen2_moe": case("qwen2_moe", seed=101, as_saved=True, num_experts=6, num_experts_per_tok=2,
+                      moe_intermediate_size=20, shared_expert_intermediate_size=28),
+    "qwen3_moe": case("qwen3_moe", seed=102, as_saved=True, head_dim=10, num_experts=7, num_experts_per_tok=3,
+                      moe_intermediate_size=20, norm_topk_prob=True, **rope("default", 1e6)),
+    "qwen3_moe_sparse": case("qwen3_moe", seed=103, as_saved=True, num_hidden_layers=4, decoder_sparse_step=2,
+                             mlp_only_layers=[3], num_experts=5, num_experts_per_tok=5, moe_intermediate_size=20,
+                             norm_topk_prob=False, tie_word_embeddings=True),
+    "qwen3_moe_fused": case("qwen3_moe", seed=104, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+                            norm_topk_prob=True),
+    "mixtral": case("mixtral", seed=105, as_saved=True, num_local_experts=5, num_experts_per_tok=2),
+    "olmoe": case("olmoe", seed=106, as_saved=True, num_experts=6, num_experts_per_tok=3, clip_qkv=None),
+    "granitemoe": case("granitemoe", seed=107, as_saved=True, num_local_experts=5, num_experts_per_tok=2, **GRANITE),
+    "granitemoeshared": case("granitemoeshared", seed=108, as_saved=True, num_local_experts=5, num_experts_per_tok=1,
+                             shared_intermediate_size=28, **GRANITE),
+    # both clamps at work; sizes that MXFP4 wants, and experts stored in it as OpenAI stores them
+    "gpt_oss": case("gpt_oss", seed=120, head_dim=10, sliding_window=9, num_local_experts=5, num_experts_per_tok=2,
+                    swiglu_limit=1.0, **rope("yarn", 150000.0, **GPT_OSS_YARN)),
+    "gpt_oss_mxfp4": case("gpt_oss", seed=121, mxfp4=True, hidden_size=32, intermediate_size=64, num_hidden_layers=3,
+                          head_dim=16, sliding_window=9, num_local_experts=4, num_experts_per_tok=3, swiglu_limit=1.0,
+                          old=dict(quantization_config=dict(quant_method="mxfp4", modules_to_not_convert=[
+                              "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                              "lm_head"])),
+                          **rope("yarn", 150000.0, **GPT_OSS_YARN)),
 }
 
 
@@ -173,7 +204,7 @@ def randomise(model, seed):
     for name, parameter in model.named_parameters():
         draw = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() > 1:
-            scale = 0.5 / multiplier if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[1] ** 0.5
+            scale = 0.5 / multiplier if "embed" in name or "lm_head" in name else 1.6 / parameter.shape[-1] ** 0.5
             parameter.data.copy_(draw * scale)
         elif name.endswith("bias"):
             parameter.data.copy_(0.3 * draw)
@@ -188,6 +219,36 @@ def renamed(name, spec):
     return name
 
 
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def to_mxfp4(x):
+    """Blocks and scales of rows of a multiple of 32 numbers, and the numbers that they stand for."""
+    in_blocks = x.reshape(*x.shape[:-1], -1, 32)
+    exponent = np.floor(np.log2(np.abs(in_blocks).max(-1))) - 2
+    unit = in_blocks / 2 ** exponent[..., None]
+    code = np.abs(np.abs(unit)[..., None] - FP4).argmin(-1).astype(np.uint8)
+    back = np.sign(unit) * FP4[code] * 2 ** exponent[..., None]
+    code |= (unit < 0).astype(np.uint8) << 3
+    return code[..., 0::2] | code[..., 1::2] << 4, (exponent + 127).astype(np.uint8), back.reshape(x.shape)
+
+
+def quantised_experts(model):
+    """Rounds gpt-oss's experts. The checkpoint that holds them as OpenAI's does."""
+    state = {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+    for name in [k for k in state if k.endswith(("gate_up_proj", "down_proj"))]:
+        rows = np.ascontiguousarray(state.pop(name).transpose(0, 2, 1))  # [experts, out, in]
+        state[name + "_blocks"], state[name + "_scales"], back = to_mxfp4(rows)
+        dict(model.named_parameters())[name].data.copy_(torch.from_numpy(back.transpose(0, 2, 1).copy()))
+    return state
+
+
+def saved_state(model):
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(pathlib.Path(folder) / "model.safetensors")
+
+
 @torch.no_grad()
 def logits_of(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0].float()
@@ -197,7 +258,8 @@ def make(name, spec, out):
     config = AutoConfig.for_model(spec["model_type"], **spec["config"])
     config._attn_implementation = "eager"
     text = config.get_text_config()
-    seed = zlib.crc32(name.encode()) if spec.get("whole") else 1 + list(CASES).index(name)
+    named = zlib.crc32(name.encode()) if spec.get("whole") else 1 + list(CASES).index(name)
+    seed = spec["seed"] or named
     kind = AutoModelForCausalLM if text is config else AutoModelForImageTextToText
     model = kind.from_config(config).float().eval()
     randomise(model, seed)
@@ -205,7 +267,12 @@ def make(name, spec, out):
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    state = {renamed(k, spec): v.contiguous().numpy() for k, v in model.state_dict().items()}
+    if spec["mxfp4"]:
+        state = quantised_experts(model)
+    elif spec["as_saved"]:
+        state = saved_state(model)
+    else:
+        state = {renamed(k, spec): v.contiguous().numpy() for k, v in model.state_dict().items()}
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     save_file(state, folder / "model.safetensors")
@@ -216,6 +283,8 @@ def make(name, spec, out):
     if spec.get("whole"):
         known |= written.keys() - NOT_OF_THE_MODEL
     written = {k: v for k, v in written.items() if k in known and (v is not None or k in spec["config"])}
+    if "num_experts" in spec["config"]:  # transformers 5 calls it num_local_experts, the released files do not
+        written["num_experts" if spec["as_saved"] else "num_local_experts"] = spec["config"]["num_experts"]
     for key, value in (spec["old"] or {}).items():
         if value is None and key != "rope_scaling":
             written.pop(key, None)

@@ -13,7 +13,7 @@ struct TypeRow {
   std::int64_t elements, bytes;  // of a block
 };
 
-constexpr std::array<TypeRow, 28> kTypes{{
+constexpr std::array<TypeRow, 29> kTypes{{
     {TensorType::boolean, "BOOL", 1, 1},    {TensorType::u8, "U8", 1, 1},
     {TensorType::i8, "I8", 1, 1},           {TensorType::f8_e4m3, "F8_E4M3", 1, 1},
     {TensorType::f8_e5m2, "F8_E5M2", 1, 1}, {TensorType::f8_e8m0, "F8_E8M0", 1, 1},
@@ -28,6 +28,7 @@ constexpr std::array<TypeRow, 28> kTypes{{
     {TensorType::q2_k, "Q2_K", 256, 84},    {TensorType::q3_k, "Q3_K", 256, 110},
     {TensorType::q4_k, "Q4_K", 256, 144},   {TensorType::q5_k, "Q5_K", 256, 176},
     {TensorType::q6_k, "Q6_K", 256, 210},   {TensorType::iq4_nl, "IQ4_NL", 32, 18},
+    {TensorType::mxfp4, "MXFP4", 32, 17},
 }};
 
 const TypeRow& row_of(TensorType type) {

@@ -389,6 +389,27 @@ void quantize_q4_0(const float* x, unsigned char* block) {
     block[2 + i] = static_cast<unsigned char>(code(i) | code(i + 16) << 4);
 }
 
+/// The scale is the power of two whose largest numbers (4 and 6 times it) are of the magnitude of
+/// the largest here.
+void quantize_mxfp4(const float* x, unsigned char* block) {
+  constexpr float kNumbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  float most = 0;
+  for (int i = 0; i < 32; ++i) most = std::max(most, std::abs(x[i]));
+  const int exponent = most > 0 ? std::clamp(std::ilogb(most) - 2 + 127, 0, 254) : 0;
+  block[0] = static_cast<unsigned char>(exponent);
+  const auto code = [&](int i) {
+    int best = 0;
+    const auto off = [&](int c) {
+      return std::abs(std::ldexp(kNumbers[c], exponent - 127) - std::abs(x[i]));
+    };
+    for (int c = 1; c < 8; ++c)
+      if (off(c) < off(best)) best = c;
+    return best > 0 && x[i] < 0 ? best + 8 : best;
+  };
+  for (int i = 0; i < 16; ++i)
+    block[1 + i] = static_cast<unsigned char>(code(i) | code(i + 16) << 4);
+}
+
 }  // namespace
 
 bool quantize_row(TensorType type, const float* x, int64_t n, void* row) {
@@ -411,6 +432,9 @@ bool quantize_row(TensorType type, const float* x, int64_t n, void* row) {
       return true;
     case TensorType::q4_0:
       for (int64_t i = 0; i < n; i += 32) quantize_q4_0(x + i, to + i / 32 * 18);
+      return true;
+    case TensorType::mxfp4:
+      for (int64_t i = 0; i < n; i += 32) quantize_mxfp4(x + i, to + i / 32 * 17);
       return true;
     default:
       return false;

@@ -159,6 +159,23 @@ struct UnitIq4Nl : UnitQ4_0 {
   }
 };
 
+// Codes are twice the numbers plus 16, scales half of theirs.
+struct UnitMxfp4 {
+  static constexpr int kElements = 64, kBytes = 34, kSteps = 2, kShift = 4, kLeast = 0;
+  const uint8_t* w;
+  explicit UnitMxfp4(const uint8_t* unit) : w(unit) {}
+  template <int s>
+  Codes codes() const {
+    const __m128i values = _mm_add_epi8(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kTwiceFp4)), _mm_set1_epi8(16));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), nibbles(w + 17 * s + 1));
+  }
+  template <int s>
+  V scale() const {
+    return set1(kHalfScales.of[w[17 * s]]);
+  }
+};
+
 template <int block>
 static inline V two_minima(const uint8_t* w) {
   const int both = half_at(w + 2) | half_at(w + block + 2) << 16;

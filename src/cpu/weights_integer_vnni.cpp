@@ -135,6 +135,25 @@ struct UnitIq4Nl : UnitQ4_0 {
   }
 };
 
+// Codes are twice the numbers plus 16, scales half of theirs.
+struct UnitMxfp4 {
+  static constexpr int kElements = 128, kBytes = 68, kSteps = 2, kShift = 4, kLeast = 0;
+  const uint8_t* w;
+  explicit UnitMxfp4(const uint8_t* unit) : w(unit) {}
+  template <int s>
+  Codes codes() const {
+    const __m128i values = _mm_add_epi8(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kTwiceFp4)), _mm_set1_epi8(16));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values),
+                               pair_nibbles(w + 34 * s + 1, w + 34 * s + 18));
+  }
+  template <int s>
+  V scale() const {
+    return _mm512_mask_broadcastss_ps(set1(kHalfScales.of[w[34 * s]]), 0xff00,
+                                      _mm_load_ss(kHalfScales.of + w[34 * s + 17]));
+  }
+};
+
 // Four blocks' minima, each half_bytes after its block's begin, as what is subtracted.
 template <int block>
 static inline V four_minima(const uint8_t* w) {

@@ -202,6 +202,7 @@ kernels::AttentionParams CausalLayers::attention_params(const Layer& layer,
   kernels::AttentionParams p =
       sizes_of(dtype_, n_, layer.n_heads, layer.n_kv_heads, head_dim_, layer.window);
   p.scale = step.scale;
+  p.maybe_sink_logits = step.sink_logits;
   p.soft_cap = layer.soft_cap;
   p.q = step.q.data;
   p.q_row_stride = row_stride(step.q);

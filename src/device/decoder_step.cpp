@@ -30,7 +30,7 @@ std::int64_t most_few_rows(const ModelConfig& c, const DeviceWeights& weights, D
     if (!kernels::takes_product(dtype, n, c.hidden_size, true)) return false;
     return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const auto& w) {
       return kernels::takes_product(dtype, n, w.o.in, false) &&
-             kernels::takes_product(dtype, n, w.down.in, false);
+             (w.down.in == 0 || kernels::takes_product(dtype, n, w.down.in, false));
     });
   };
   std::int64_t n = kernels::kMostProductRows;
@@ -83,11 +83,13 @@ void Cublas::multiply_back(const DeviceLinear& w, DType dtype, const void* dy, s
 void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
                         std::int64_t rows, std::int64_t sequences) {
   const std::int64_t element = size_of(dtype);
-  std::int64_t heads = 0, queries = 0, inner_size = 0;
+  std::int64_t heads = 0, queries = 0, inner_size = 0, choices = 0, expert_size = 0;
   for (const LayerSpec& s : config.layers) {
     heads = std::max(heads, s.n_heads + 2 * s.n_kv_heads);
     queries = std::max(queries, s.n_heads);
-    inner_size = std::max(inner_size, s.intermediate_size);
+    inner_size = std::max(inner_size, s.mixture ? s.mixture.shared_width : s.intermediate_size);
+    choices = std::max(choices, s.mixture.chosen);
+    expert_size = std::max(expert_size, s.mixture.chosen * s.mixture.width);
   }
   positions = c.take<std::int64_t>(sequences + rows);
   ids = positions ? positions + sequences : nullptr;
@@ -98,6 +100,12 @@ void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_
   attended = c.take(rows * queries * head_dim * element);
   gate_up = c.take(rows * 2 * inner_size * element);
   inner = c.take(rows * inner_size * element);
+  if (choices > 0) {
+    expert = c.take<std::int32_t>(rows * choices);
+    expert_weight = c.take<float>(rows * choices);
+    shared_factor = c.take<float>(rows);
+    expert_inner = c.take(rows * expert_size * element);
+  }
   tile =
       c.take<float>(std::min(rows * config.vocab_size, std::max(kTileLogits, rows * kLeastPiece)));
   surprise_state = c.take<kernels::SurpriseState>(rows);
@@ -338,6 +346,7 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
               {part.n, spec.n_heads, dim},
               MemoryKind::cuda};
     of.scale = static_cast<float>(spec.scale);
+    of.sink_logits = weights.layers[static_cast<std::size_t>(l)].sink_logits;
     of.appended = appended;
     if (part.of->keys_hook) show_keys(part, l, of);
     if (const std::int64_t number = part.of->memory_layer[static_cast<std::size_t>(l)];
@@ -387,9 +396,9 @@ void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
   } else {
     multiply(w.gate_up, step.a.normed, step.n, dtype, step.a.gate_up);
   }
-  kernels::GateParams gate{
-      dtype,       activation, step.a.gate_up, w.gate_up.maybe_bias, step.n, spec.intermediate_size,
-      step.a.inner};
+  kernels::GateParams gate{dtype,  activation,    step.a.gate_up, w.gate_up.maybe_bias,
+                           step.n, w.gate_up.out, step.a.inner};
+  if (spec.gated) gate.width /= 2;
   gate.gated = spec.gated;
   gate.xielu = w.xielu;
   check(kernels::gate_times_up(gate, stream.get()), "the gate", gate);
@@ -403,13 +412,14 @@ void DecoderSteps::run_layer(Step& step, std::int64_t l) {
     add_beside(step, w.o, step.a.attended);
   else
     finish_block(step, w.o, step.a.attended, w.attended_norm, w.feed_norm);
-  feed_forward(step, l);
   const bool last = l + 1 == config.n_layers;
+  const DeviceNorm& next_norm =
+      last ? weights.final_norm : weights.layers[static_cast<std::size_t>(l) + 1].input_norm;
+  if (config.layers[static_cast<std::size_t>(l)].mixture) return feed_mixture(step, l, next_norm);
+  feed_forward(step, l);
   DeviceLinear down = w.down;
   if (parallel) down.maybe_bias = w.o.maybe_bias;  // of both blocks one has a bias at most
-  finish_block(
-      step, down, step.a.inner, w.fed_norm,
-      last ? weights.final_norm : weights.layers[static_cast<std::size_t>(l) + 1].input_norm);
+  finish_block(step, down, step.a.inner, w.fed_norm, next_norm);
 }
 
 /// Of each part's first token, by the logits behind its sequence's step before.

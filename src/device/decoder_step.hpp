@@ -138,6 +138,11 @@ struct Activations {
   float *hidden = nullptr, *added = nullptr;  // [rows, hidden]
   std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
             *inner = nullptr;
+  // of a mixture of experts: each row's, their weights, what the shared one is multiplied by, and
+  // what their gates let through
+  std::int32_t* expert = nullptr;
+  float *expert_weight = nullptr, *shared_factor = nullptr;
+  std::byte* expert_inner = nullptr;
   float* tile = nullptr;
   kernels::SurpriseState* surprise_state = nullptr;  // [rows]
 
@@ -207,6 +212,7 @@ class DecoderSteps {
   void scale_queries(const Step& step, std::int64_t l) const;
   void attend(const Step& step, std::int64_t l, bool appended);
   void feed_forward(Step& step, std::int64_t l);
+  void feed_mixture(Step& step, std::int64_t l, const DeviceNorm& next_norm);
   void run_layer(Step& step, std::int64_t l);
   void enqueue_angles(const Step& step);
   void first_surprise(const Step& step);

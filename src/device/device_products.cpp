@@ -14,6 +14,7 @@
 #include "episodic/device/device_decoder.hpp"
 #include "episodic/model/open_model.hpp"
 #include "model/elementwise.hpp"
+#include "model/mixture_plan.hpp"
 
 namespace episodic {
 namespace {
@@ -132,6 +133,7 @@ class DeviceProducts final : public FrozenProducts {
 
 std::unique_ptr<FrozenProducts> load_device_products(const OpenModel& model, int device) {
   require_device(device);
+  require_dense(model.config, "training");
   const CurrentDevice current(device);
   return std::make_unique<DeviceProducts>(model, device);
 }

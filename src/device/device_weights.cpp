@@ -68,10 +68,27 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     w.fed_norm = norm(behind, hidden);
     w.q_norm = norm(any, row ? q : d);
     w.k_norm = norm(any, row ? kv : d);
+    w.sink_logits = norm(s.sink_logits, s.n_heads);
     w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
     w.o = linear(hidden, q, s.o_bias);
-    w.gate_up = linear((s.gated ? 2 : 1) * s.intermediate_size, hidden, s.mlp_bias);
-    w.down = linear(hidden, s.intermediate_size, s.mlp_bias);
+    const MixtureSpec& m = s.mixture;
+    if (const std::int64_t inner = m ? m.shared_width : s.intermediate_size; inner > 0) {
+      w.gate_up = linear((s.gated ? 2 : 1) * inner, hidden, !m && s.mlp_bias);
+      w.down = linear(hidden, inner, !m && s.mlp_bias);
+    }
+    if (m) {
+      w.mixture.router = c.take<float>(m.experts * hidden);
+      if (m.bias != RouterBias::none)
+        (m.bias == RouterBias::choice ? w.mixture.maybe_choice : w.mixture.maybe_bias) =
+            c.take<float>(m.experts);
+      if (m.shared_gate) w.mixture.maybe_shared_router = c.take<float>(hidden);
+      w.mixture.gate_up = c.take(m.experts * 2 * m.width * hidden * element);
+      w.mixture.down = c.take(m.experts * hidden * m.width * element);
+      if (m.expert_bias) {
+        w.mixture.maybe_gate_up_bias = c.take<float>(m.experts * 2 * m.width);
+        w.mixture.maybe_down_bias = c.take<float>(m.experts * hidden);
+      }
+    }
     layers.push_back(w);
   }
   final_norm = norm_of_rows(true);
@@ -93,6 +110,35 @@ class DeviceWeights::Loader {
     for (const Role role : roles) {
       weight += send(weight, dtype_, planned_.at(role, layer), rows, columns);
       if (bias) bias += send(bias, DType::float32, planned_.at(role, layer, true), rows);
+    }
+  }
+
+  /// What decides stays float32; experts lie behind each other.
+  void mixture(const DeviceMixture& w, const MixtureSpec& spec, std::int64_t layer) {
+    const auto floats = [&](float* maybe_to, Role role, bool bias) {
+      if (maybe_to)
+        send(reinterpret_cast<std::byte*>(maybe_to), DType::float32, planned_.at(role, layer, bias),
+             {});
+    };
+    floats(w.router, Role::router, false);
+    floats(w.maybe_bias, Role::router, true);
+    floats(w.maybe_choice, Role::router, true);
+    floats(w.maybe_shared_router, Role::shared_router, false);
+    std::byte *gate_up = w.gate_up, *down = w.down;
+    for (std::int64_t e = 0; e < spec.experts; ++e) {
+      for (const Role role : {Role::expert_gate, Role::expert_up})
+        gate_up += send(gate_up, dtype_, planned_.of_expert(role, layer, e), {});
+      down += send(down, dtype_, planned_.of_expert(Role::expert_down, layer, e), {});
+    }
+    if (!spec.expert_bias) return;
+    auto* gate_up_bias = reinterpret_cast<std::byte*>(w.maybe_gate_up_bias);
+    auto* down_bias = reinterpret_cast<std::byte*>(w.maybe_down_bias);
+    const auto bias = [&](std::byte*& to, Role role, std::int64_t e) {
+      to += send(to, DType::float32, planned_.of_expert(role, layer, e, true), {});
+    };
+    for (std::int64_t e = 0; e < spec.experts; ++e) {
+      for (const Role role : {Role::expert_gate, Role::expert_up}) bias(gate_up_bias, role, e);
+      bias(down_bias, Role::expert_down, e);
     }
   }
 
@@ -188,8 +234,16 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
     loader.norm(w.fed_norm, Role::fed_norm, l);
     loader.norm(w.q_norm, Role::q_norm, l, of_heads);
     loader.norm(w.k_norm, Role::k_norm, l, of_heads);
+    loader.norm(w.sink_logits, Role::sink_logits, l);
     loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
     loader.linear(w.o, l, {Role::o}, {}, of_heads);
+    if (const MixtureSpec& m = config.layers[i].mixture) {
+      loader.mixture(w.mixture, m, l);
+      if (m.shared_width == 0) continue;
+      loader.linear(w.gate_up, l, {Role::shared_gate, Role::shared_up});
+      loader.linear(w.down, l, {Role::shared_down});
+      continue;
+    }
     if (spec.gated)
       loader.linear(w.gate_up, l, {Role::gate, Role::up});
     else

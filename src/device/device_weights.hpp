@@ -28,15 +28,31 @@ struct DeviceNorm {
   float *maybe_weight = nullptr, *maybe_bias = nullptr;
 };
 
+/// What a layer has of a mixture of experts beside its shared expert, whose products are the
+/// layer's gate_up and down.
+struct DeviceMixture {
+  float* router = nullptr;                               // [experts, hidden]
+  float *maybe_bias = nullptr, *maybe_choice = nullptr;  // [experts]
+  float* maybe_shared_router = nullptr;                  // [hidden]
+  std::byte* gate_up = nullptr;         // [experts, 2 width, hidden]: rows of gate, of up
+  std::byte* down = nullptr;            // [experts, hidden, width]
+  float* maybe_gate_up_bias = nullptr;  // [experts, 2 width]
+  float* maybe_down_bias = nullptr;     // [experts, hidden]
+};
+
 /// Null: the layer has no such norm.
 struct DeviceLayerWeights {
   DeviceNorm input_norm, feed_norm;
   float *attended_norm = nullptr, *fed_norm = nullptr;
   float *q_norm = nullptr, *k_norm = nullptr;
-  DeviceLinear qkv;  // rows of q, of k, of v
+  float* sink_logits = nullptr;  // [n_heads]
+  DeviceLinear qkv;              // rows of q, of k, of v
   DeviceLinear o;
-  DeviceLinear gate_up;  // rows of gate, of up; of a network without a gate those of up
+  // rows of gate, of up; of a network without a gate those of up; none in a mixture without a
+  // shared expert
+  DeviceLinear gate_up;
   DeviceLinear down;
+  DeviceMixture mixture;  // if the layer is one
   kernels::XieluParams xielu;
 };
 

@@ -796,6 +796,7 @@ kernels::AttentionParams DeviceMemory::Impl::attention_params(const Layer& layer
                                                               const LayerStep& step) const {
   kernels::AttentionParams p = attention_params(layer, n);
   if (step.scale != 0.0f) p.scale = step.scale;
+  p.maybe_sink_logits = step.sink_logits;
   p.q = step.q.data;
   p.q_row_stride = device::row_stride(step.q);
   p.local_key = layer.ring_rotated;

@@ -21,17 +21,19 @@ constexpr std::int64_t kFirstCapacity = 256;
 
 class CausalSlot final : public AttentionSlot {
  public:
-  CausalSlot(std::shared_ptr<CausalState> state, std::int64_t layer)
-      : state_(std::move(state)), layer_(layer) {}
+  CausalSlot(std::shared_ptr<CausalState> state, std::int64_t layer, std::vector<float> sink_logits)
+      : state_(std::move(state)), layer_(layer), sink_logits_(std::move(sink_logits)) {}
 
   void forward(const TensorView& q, const TensorView& k, const TensorView& v,
                const MutableTensorView& out) override {
-    state_->attend_layer(layer_, q, k, v, out);
+    state_->attend_layer(layer_, q, k, v, out,
+                         sink_logits_.empty() ? nullptr : sink_logits_.data());
   }
 
  private:
   std::shared_ptr<CausalState> state_;
   std::int64_t layer_;
+  std::vector<float> sink_logits_;
 };
 
 }  // namespace
@@ -184,7 +186,8 @@ void CausalState::load(ByteReader& from) {
 }
 
 void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const TensorView& k,
-                               const TensorView& v, const MutableTensorView& out) {
+                               const TensorView& v, const MutableTensorView& out,
+                               const float* maybe_sink_logits) {
   const LayerSpec& s = spec(layer);
   check("q", q, s.n_heads, s.head_dim);
   check("k", k, s.n_kv_heads, s.head_dim);
@@ -221,6 +224,7 @@ void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const Te
   const TensorSizes sizes{step_, s.n_heads, s.head_dim};
   input.q_relative = {rotated, sizes};
   input.segments = {&list, 1};
+  input.sink_logits = maybe_sink_logits;
   AttendOutput output;
   output.out = {static_cast<float*>(out.data), sizes};
   attend(shape, input, output, workspace_);
@@ -311,14 +315,15 @@ void CausalState::append(std::int64_t layer, const float* k, const float* v) {
   store(v, cache.values);
 }
 
-std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, std::int64_t layer) {
-  return std::make_shared<CausalSlot>(std::move(state), layer);
+std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, std::int64_t layer,
+                                           std::vector<float> sink_logits) {
+  return std::make_shared<CausalSlot>(std::move(state), layer, std::move(sink_logits));
 }
 
 void use_full_attention(Decoder& model) {
   auto state = std::make_shared<CausalState>(model.config());
   for (std::int64_t l = 0; l < model.config().n_layers; ++l)
-    model.attention(l) = causal_slot(state, l);
+    model.attention(l) = causal_slot(state, l, model.sink_logits(l));
   model.state() = std::move(state);
 }
 

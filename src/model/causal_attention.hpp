@@ -37,7 +37,8 @@ class CausalState final : public SequenceState, public BesideMemory {
   void load(ByteReader& from) override;
 
   void attend_layer(std::int64_t layer, const TensorView& q, const TensorView& k,
-                    const TensorView& v, const MutableTensorView& out);
+                    const TensorView& v, const MutableTensorView& out,
+                    const float* maybe_sink_logits = nullptr);
 
  private:
   /// One of the model's ropes, at the length that the step reaches.
@@ -84,7 +85,8 @@ class CausalState final : public SequenceState, public BesideMemory {
   std::int64_t step_ = 0;  // tokens between begin_step and end_step
 };
 
-/// The slot of one layer on a shared state.
-std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, std::int64_t layer);
+/// The slot of one layer on a shared state. \param sink_logits of the layer's heads; empty: none
+std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, std::int64_t layer,
+                                           std::vector<float> sink_logits = {});
 
 }  // namespace episodic

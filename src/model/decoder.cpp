@@ -7,19 +7,20 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <utility>
 
 #include "base/rethrow.hpp"
 #include "decoder_adapters.hpp"
 #include "decoder_blocks.hpp"
 #include "decoder_buffers.hpp"
+#include "decoder_checks.hpp"
 #include "decoder_weights.hpp"
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "linear.hpp"
+#include "mixture.hpp"
 
 namespace episodic {
 
@@ -40,6 +41,7 @@ struct Decoder::Impl {
   std::span<const float> last_logits;  // [vocab] after the sequence's last token, empty if unknown
   std::vector<float> own_last;         // those of a step in a batch
   HeadPieces head;
+  Mixture mixture;
   DecoderAdapters adapters;
   std::vector<std::int64_t> lengths;         // of a step's sequences
   std::vector<std::exception_ptr> failures;  // what each of several threw in this step
@@ -113,6 +115,7 @@ struct Decoder::Impl {
     add_to_stream(w.o, step.attended.from(first), w.attended_norm, first, n, cut);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
+    if (spec.mixture) return add_mixture(l, x, first, n);
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
     const Product both[] = {{&w.gate, x, gate}, {&w.up, x, up}}, alone[] = {{&w.up, x, gate}};
@@ -124,6 +127,21 @@ struct Decoder::Impl {
     add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
   }
 
+  /// The same of a mixture of experts, which reads x. \pre all rows of the step
+  void add_mixture(std::size_t l, const float* x, std::int64_t first, std::int64_t n) {
+    const DecoderLayer& w = weights->layers[l];
+    const LayerSpec& spec = config().layers[l];
+    const std::int64_t hidden = config().hidden_size;
+    float* const y = step.normed.from(first);  // where x may be
+    step.over_classes(first, n, [&](std::int64_t from, std::int64_t to, RowClass rows) {
+      const std::int64_t at = (from - first) * hidden;
+      mixture.run(spec.mixture, w.mixture, spec.activation, to - from, x + at, y + at, rows);
+    });
+    if (!w.fed_norm.empty()) norm_rows(config(), w.fed_norm, y, n, y);
+    add_scaled(static_cast<float>(config().residual_multiplier), y, step.hidden.from(first),
+               n * hidden);
+  }
+
   /// Runs f(first, n, cut) over all rows. A small layer stays in the cache while blocks of rows
   /// pass through all its products, one block per thread; for a large one each product is cut
   /// instead.
@@ -133,7 +151,8 @@ struct Decoder::Impl {
     const ModelConfig& c = config();
     const std::int64_t layer_size =
         c.hidden_size * (3 * c.intermediate_size + 2 * (c.n_heads + c.n_kv_heads) * c.head_dim);
-    if (n <= kRows || layer_size > kSmallLayer) return f(0, n, Cut::blocks);
+    // a mixture wants all rows: an expert is read once for those that chose it
+    if (n <= kRows || layer_size > kSmallLayer || c.has_mixture()) return f(0, n, Cut::blocks);
     parallel_for((n + kRows - 1) / kRows, [&](std::int64_t block) {
       f(block * kRows, std::min(kRows, n - block * kRows), Cut::whole);
     });
@@ -250,24 +269,10 @@ struct Decoder::Impl {
           "use_full_attention");
   }
 
-  /// Places in a batch: steps of one token, then others that are multiplied as few rows, then the
-  /// rest, so that each kind reads the weights once.
-  static std::vector<std::size_t> by_length(std::span<const SequenceStep> batch) {
-    std::vector<std::size_t> order(batch.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    const auto kind = [&](std::size_t i) {
-      const auto n = static_cast<std::int64_t>(batch[i].ids.size());
-      return n <= 1 ? 0 : class_of(n) == RowClass::few ? 1 : 2;
-    };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](std::size_t a, std::size_t b) { return kind(a) < kind(b); });
-    return order;
-  }
-
   /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
   /// attention, or a length that its state refuses
   static void begin(const SequencePart& part) {
-    require_ids(part.ids, part.impl->config());
+    require_ids(part.ids, part.impl->config().vocab_size);
     part.impl->require_attention();
     part.impl->state->begin_step(part.ids, part.kind);
   }
@@ -430,16 +435,6 @@ struct Decoder::Impl {
         if (failure && is_data_error(failure)) failure = std::current_exception();
     }
   }
-
-  static bool is_data_error(const std::exception_ptr& failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const DataError&) {
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
 };
 
 Decoder::Decoder() = default;
@@ -525,7 +520,7 @@ std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const Sequence
         throw DataError(fmt::format(
             "Decoder::step_batch: sequences {} and {} of the batch are the same", j, i));
   }
-  for (const std::size_t i : Impl::by_length(batch)) {
+  for (const std::size_t i : by_length(batch)) {
     const Impl::SequencePart part{batch[i].sequence->impl_.get(), batch[i].ids, batch[i].kind};
     try {
       Impl::begin(part);
@@ -582,6 +577,10 @@ std::shared_ptr<AttentionSlot>& Decoder::attention(std::int64_t layer) {
     throw DataError(fmt::format("Decoder::attention: layer = {}, must be in [0, {})", layer,
                                 impl_->config().n_layers));
   return impl_->slots[static_cast<std::size_t>(layer)];
+}
+
+const std::vector<float>& Decoder::sink_logits(std::int64_t layer) const {
+  return impl_->weights->layers.at(static_cast<std::size_t>(layer)).sink_logits;
 }
 
 std::shared_ptr<SequenceState>& Decoder::state() { return impl_->state; }

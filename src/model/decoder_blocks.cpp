@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "decoder_blocks.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "elementwise.hpp"
-#include "episodic/base/error.hpp"
 
 namespace episodic {
-
-void require_ids(std::span<const std::int64_t> ids, const ModelConfig& c) {
-  if (ids.empty()) throw DataError("Decoder::forward: no tokens; a step needs at least one");
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0 || ids[i] >= c.vocab_size)
-      throw DataError(
-          fmt::format("Decoder::forward: ids[{}] = {} is not in the vocabulary of {} "
-                      "tokens; use the tokenizer of this model",
-                      i, ids[i], c.vocab_size));
-}
 
 void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::int64_t n,
                float* y) {

@@ -11,9 +11,6 @@
 
 namespace episodic {
 
-/// \throws DataError for no tokens, or one that is not in the vocabulary
-void require_ids(std::span<const std::int64_t> ids, const ModelConfig& c);
-
 /// y = the norm of n rows of x, each as wide as its factors; y may be x.
 void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::int64_t n,
                float* y);

@@ -9,7 +9,6 @@ namespace {
 /// Rows [from, to) of products whose x and y begin with row `first`.
 void multiply_rows(std::int64_t first, std::span<const Product> products, std::int64_t from,
                    std::int64_t to, Cut cut, RowClass rows) {
-  if (to <= from) return;
   constexpr std::size_t kMost = 4;
   Product part[kMost];
   for (std::size_t p = 0; p < products.size(); p += kMost) {
@@ -30,13 +29,9 @@ void StepBuffers::multiply(std::int64_t first, std::int64_t n, std::span<const P
   const auto touches = [&](const SequenceRows& s) {
     return s.end() > first && s.first < first + n;
   };
-  for (std::size_t i = 0; i < sequences.size(); ++i) {
-    if (!touches(sequences[i])) continue;
-    const RowClass rows = class_of(sequences[i].n);
-    const std::int64_t from = std::max(first, sequences[i].first);
-    while (i + 1 < sequences.size() && class_of(sequences[i + 1].n) == rows) ++i;
-    multiply_rows(first, products, from, std::min(first + n, sequences[i].end()), cut, rows);
-  }
+  over_classes(first, n, [&](std::int64_t from, std::int64_t to, RowClass rows) {
+    multiply_rows(first, products, from, to, cut, rows);
+  });
   for (const SequenceRows& s : sequences)
     if (touches(s) && !s.low_ranks->empty())
       add_low_ranks(*s.low_ranks, first, products, std::max(first, s.first),

@@ -69,8 +69,11 @@ struct StepBuffers {
     q.fit(rows, c.n_heads * c.head_dim);
     k.fit(rows, c.n_kv_heads * c.head_dim);
     v.fit(rows, c.n_kv_heads * c.head_dim);
-    gate.fit(rows, c.intermediate_size);
-    up.fit(rows, c.intermediate_size);
+    std::int64_t inner = 0;  // of dense layers: a mixture has buffers of its own
+    for (const LayerSpec& l : c.layers)
+      if (!l.mixture) inner = std::max(inner, l.intermediate_size);
+    gate.fit(rows, inner);
+    up.fit(rows, inner);
     if (rank > 0) low.fit(rows, rank);
     attended.fit(rows, c.n_heads * c.head_dim);
     sequences.clear();
@@ -86,6 +89,19 @@ struct StepBuffers {
   /// of each sequence go as its own step would (class_of), so that its bits do not depend on the
   /// batch.
   void multiply(std::int64_t first, std::int64_t n, std::span<const Product> products, Cut cut);
+  /// f(from, to, class) for stretches of rows [first, first + n) whose sequences' steps are of one
+  /// class.
+  template <class F>
+  void over_classes(std::int64_t first, std::int64_t n, F&& f) const {
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      if (sequences[i].end() <= first || sequences[i].first >= first + n) continue;
+      const RowClass rows = class_of(sequences[i].n);
+      const std::int64_t from = std::max(first, sequences[i].first);
+      while (i + 1 < sequences.size() && class_of(sequences[i + 1].n) == rows) ++i;
+      const std::int64_t to = std::min(first + n, sequences[i].end());
+      if (to > from) f(from, to, rows);
+    }
+  }
   /// What adapters add to rows [from, to) of products whose x and y begin with row `first`.
   void add_low_ranks(const LowRanks& adapted, std::int64_t first, std::span<const Product> products,
                      std::int64_t from, std::int64_t to, Cut cut, RowClass rows);

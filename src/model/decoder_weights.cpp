@@ -17,17 +17,51 @@ class Loader {
       : planned_(model.config, model.tensors), to_(to) {}
 
   Linear linear(WeightRole role, std::int64_t layer) {
-    const WeightView view = planned_.at(role, layer);
-    if (!can_multiply(view.type))
-      throw FileError(fmt::format("{}: {} is stored as {}; store it as F32, F16 or BF16",
-                                  to_.source->file_of("").string(), name_of(role),
-                                  name_of(view.type)));
-    Linear result{view.type, aligned(view), nullptr, view.rows, view.columns};
+    Linear result = stored(role, planned_.at(role, layer));
     if (planned_.has(role, layer, true)) {
       to_.biases.push_back(floats(planned_.at(role, layer, true)));
       result.bias = to_.biases.back().data();
     }
     return result;
+  }
+
+  MixtureWeights mixture(const MixtureSpec& spec, std::int64_t layer) {
+    using Role = WeightRole;
+    MixtureWeights w;
+    w.router = plain(Role::router, layer);
+    if (spec.bias != RouterBias::none) {
+      to_.biases.push_back(floats(planned_.at(Role::router, layer, true)));
+      const float* const bias = to_.biases.back().data();
+      (spec.bias == RouterBias::product ? w.router.bias : w.choice_bias) = bias;
+    }
+    const auto experts = [&](Role role, std::vector<Linear>& to) {
+      for (std::int64_t e = 0; e < spec.experts; ++e)
+        to.push_back(stored(role, planned_.of_expert(role, layer, e)));
+      if (!spec.expert_bias) return;
+      for (std::int64_t e = 0; e < spec.experts; ++e) {
+        to_.biases.push_back(floats(planned_.of_expert(role, layer, e, true)));
+        to[static_cast<std::size_t>(e)].bias = to_.biases.back().data();
+      }
+    };
+    experts(Role::expert_gate, w.gate);
+    experts(Role::expert_up, w.up);
+    experts(Role::expert_down, w.down);
+    if (spec.shared_width > 0) {
+      w.shared_gate = linear(Role::shared_gate, layer);
+      w.shared_up = linear(Role::shared_up, layer);
+      w.shared_down = linear(Role::shared_down, layer);
+    }
+    if (spec.shared_gate) {
+      w.shared_router = plain(Role::shared_router, layer);
+      w.shared_router.in *= w.shared_router.out;  // one row, which some files have as a list
+      w.shared_router.out = 1;
+    }
+    return w;
+  }
+
+  /// Numbers as they are; empty if the plan has no such weight.
+  std::vector<float> numbers(WeightRole role, std::int64_t layer) const {
+    return planned_.has(role, layer) ? floats(planned_.at(role, layer)) : std::vector<float>();
   }
 
   /// A norm's factors; empty if the plan has no such norm.
@@ -41,6 +75,22 @@ class Loader {
   const PlannedWeights& planned() const { return planned_; }
 
  private:
+  Linear stored(WeightRole role, const WeightView& view) {
+    if (!can_multiply(view.type))
+      throw FileError(fmt::format("{}: {} is stored as {}; store it as F32, F16 or BF16",
+                                  to_.source->file_of("").string(), name_of(role),
+                                  name_of(view.type)));
+    return {view.type, aligned(view), nullptr, view.rows, view.columns};
+  }
+
+  /// As float32, whatever it is stored as: small matrices that decide.
+  Linear plain(WeightRole role, std::int64_t layer) {
+    const WeightView view = planned_.at(role, layer);
+    to_.biases.push_back(floats(view));
+    const auto* const data = reinterpret_cast<const std::byte*>(to_.biases.back().data());
+    return {TensorType::f32, data, nullptr, view.rows, view.columns};
+  }
+
   static std::vector<float> floats(const WeightView& view) {
     std::vector<float> out(static_cast<std::size_t>(view.rows * view.columns));
     widen(view.type, view.data, view.rows * view.columns, out.data());
@@ -81,15 +131,20 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.fed_norm = load.norm(Role::fed_norm, l);
     layer.q_norm = load.norm(Role::q_norm, l);
     layer.k_norm = load.norm(Role::k_norm, l);
+    layer.sink_logits = load.numbers(Role::sink_logits, l);
     layer.q = load.linear(Role::q, l);
     layer.k = load.linear(Role::k, l);
     layer.v = load.linear(Role::v, l);
     layer.o = load.linear(Role::o, l);
     const LayerSpec& spec = model.config.layers[static_cast<std::size_t>(l)];
-    if (spec.gated) layer.gate = load.linear(Role::gate, l);
-    if (spec.activation == Activation::xielu) layer.xielu = xielu_of(load.planned(), l);
-    layer.up = load.linear(Role::up, l);
-    layer.down = load.linear(Role::down, l);
+    if (spec.mixture) {
+      layer.mixture = load.mixture(spec.mixture, l);
+    } else {
+      if (spec.gated) layer.gate = load.linear(Role::gate, l);
+      if (spec.activation == Activation::xielu) layer.xielu = xielu_of(load.planned(), l);
+      layer.up = load.linear(Role::up, l);
+      layer.down = load.linear(Role::down, l);
+    }
     w->layers.push_back(std::move(layer));
   }
   w->final_norm = load.norm(Role::final_norm, -1);

@@ -8,6 +8,7 @@
 #include "elementwise.hpp"
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
+#include "mixture.hpp"
 
 namespace episodic {
 
@@ -22,9 +23,11 @@ struct DecoderLayer {
   // norms of rows, by what they are applied to (WeightRole); empty where there is none
   DecoderNorm input_norm, attended_norm, feed_norm, fed_norm;
   DecoderNorm q_norm, k_norm;
+  std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
-  Linear gate, up, down;  // gate: only of a gated network
-  Xielu xielu;            // where it is the activation
+  Linear gate, up, down;   // gate: only of a gated network
+  Xielu xielu;             // where it is the activation
+  MixtureWeights mixture;  // in their place, where the layer is one
 };
 
 struct DecoderWeights {

@@ -115,6 +115,15 @@ EPISODIC_CLONES void gelu_times_span(float* gate, const float* up, std::int64_t 
   }
 }
 
+EPISODIC_CLONES void clamped_silu_times_span(float slope, float limit, float* gate, const float* up,
+                                             std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = std::min(gate[i], limit), u = std::max(std::min(up[i], limit), -limit);
+    gate[i] = g / (1.0f + fast_exp(-slope * g)) * (u + 1.0f);
+  }
+}
+
 /// cap * tanh(x / cap) with tanh(t) = 1 - 2 / (1 + e^2t)
 EPISODIC_CLONES void soft_cap_span(float cap, float* x, std::int64_t n) {
   const float twice = 2.0f / cap;
@@ -179,6 +188,12 @@ void silu_times(float* gate, const float* up, std::int64_t n) {
 
 void gelu_times(float* gate, const float* up, std::int64_t n) {
   over_spans(n, [&](std::int64_t a, std::int64_t b) { gelu_times_span(gate + a, up + a, b - a); });
+}
+
+void clamped_silu_times(float slope, float limit, float* gate, const float* up, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) {
+    clamped_silu_times_span(slope, limit, gate + a, up + a, b - a);
+  });
 }
 
 void scale(float factor, float* x, std::int64_t n) {

@@ -41,6 +41,10 @@ void silu_times(float* gate, const float* up, std::int64_t n);
 /// gate[i] = gelu(gate[i]) * up[i], GELU by its tanh formula
 void gelu_times(float* gate, const float* up, std::int64_t n);
 
+/// gate[i] = g * sigmoid(slope * g) * (u + 1), g = gate[i] but at most limit, u = up[i] within
+/// limit either way
+void clamped_silu_times(float slope, float limit, float* gate, const float* up, std::int64_t n);
+
 /// x[i] *= factor
 void scale(float factor, float* x, std::int64_t n);
 

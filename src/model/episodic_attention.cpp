@@ -34,11 +34,16 @@ void require(const char* name, const View& x, std::int64_t n, std::int64_t heads
 
 }  // namespace
 
-EpisodicAttention::EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer)
-    : memory_(std::move(memory)), layer_(layer) {
+EpisodicAttention::EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer,
+                                     std::vector<float> sink_logits)
+    : memory_(std::move(memory)), layer_(layer), sink_logits_(std::move(sink_logits)) {
   if (layer_ < 0 || layer_ >= memory_->shape().n_layers)
     throw ConfigError(fmt::format("EpisodicAttention: layer {}, but the memory has layers 0 to {}",
                                   layer_, memory_->shape().n_layers - 1));
+  const std::int64_t heads = memory_->shape().n_heads;
+  if (!sink_logits_.empty() && static_cast<std::int64_t>(sink_logits_.size()) != heads)
+    throw ConfigError(fmt::format("EpisodicAttention: {} sink_logits, but the layer has {} heads",
+                                  sink_logits_.size(), heads));
 }
 
 void EpisodicAttention::forward(const TensorView& q, const TensorView& k, const TensorView& v,
@@ -53,7 +58,7 @@ void EpisodicAttention::forward(const TensorView& q, const TensorView& k, const 
     throw DataError(
         fmt::format("EpisodicAttention: q has {} tokens, but the step was begun with {}", n,
                     memory_->open_tokens()));
-  memory_->attend(layer_, q, k, v, out);
+  memory_->attend(layer_, {q, k, v, out, sink_logits_.empty() ? nullptr : sink_logits_.data()});
 }
 
 void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {

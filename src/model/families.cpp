@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/strict_json.hpp"
 #include "family.hpp"
+#include "rope.hpp"
 #include "text_part.hpp"
 
 namespace episodic {
@@ -25,27 +27,6 @@ RopeAround rope_around(const JsonObject& in, const FamilyDefaults& d, const Mode
   return around;
 }
 
-std::int64_t window_of(const JsonObject& in, std::int64_t otherwise) {
-  if (in.null("sliding_window")) return 0;
-  return in.integer("sliding_window", 1, kMostPositions, otherwise);
-}
-
-void read_llama(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.mlp_bias = in.boolean("mlp_bias", false);
-}
-
-void read_qwen3(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.qk_norm = QkNorm::head;
-}
-
-void read_olmo2(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.norms = NormPlace::after;
-  each.qk_norm = QkNorm::row;
-}
-
 void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double theta, ModelConfig& c) {
   const auto both = in.object("rope_parameters");
   RopeAround around = rope_around(in, d, c);
@@ -57,12 +38,14 @@ void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double thet
 
 namespace {
 
+using Defaults = FamilyDefaults;
+
 // -- rope --
 
 /// The table of all layers, or of those of full attention. The 5.x releases of transformers put
 /// everything into rope_parameters; before, theta stood outside and scaling in a dict of its own,
 /// which goes before the other where both are there.
-Rope read_main_rope(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c) {
+Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
   const RopeAround around = rope_around(in, d, c);
   const auto scaling = in.object("rope_scaling"), parameters = in.object("rope_parameters");
   if (parameters && (parameters->has("full_attention") || parameters->has("sliding_attention")))
@@ -74,7 +57,7 @@ Rope read_main_rope(const JsonObject& in, const FamilyDefaults& d, const ModelCo
 
 /// The table of the layers of full attention, where sliding ones have their own: settings by type
 /// of layer, or a dict of the older releases.
-Rope read_full_rope(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c) {
+Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
   RopeAround around = rope_around(in, d, c);
   around.theta = in.number("rope_theta", 1e-3, 1e18, d.rope_theta);
   around.of_layer_type = true;
@@ -87,30 +70,74 @@ Rope read_full_rope(const JsonObject& in, const FamilyDefaults& d, const ModelCo
   return read_rope(in, full->changed_by(*scaling), around);
 }
 
-// -- families --
+}  // namespace
 
-void mistral(const JsonObject& in, const FamilyDefaults& d, ModelConfig&, LayerSpec& each) {
-  each.window = window_of(in, d.window);
+namespace read_as {
+
+std::int64_t window(const JsonObject& in, std::int64_t otherwise) {
+  if (in.null("sliding_window")) return 0;
+  return in.integer("sliding_window", 1, kMostPositions, otherwise);
 }
 
-void qwen2(const JsonObject&, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = true;
+void llama(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.mlp_bias = in.boolean("mlp_bias", false);
 }
 
-/// Only where use_sliding_window says so, and only layers from max_window_layers on.
-void qwen_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+void qwen3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.qk_norm = QkNorm::head;
+}
+
+void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.norms = NormPlace::after;
+  each.qk_norm = QkNorm::row;
+}
+
+void qwen_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const bool used = in.boolean("use_sliding_window", false);
   const std::int64_t first = in.integer("max_window_layers", 0, kMostLayers, 28);
-  const std::int64_t window = used ? window_of(in, d.window) : 0;
+  const std::int64_t window = used ? read_as::window(in, d.window) : 0;
   mix_windows(in, window, true, c, [&](std::int64_t l) { return window > 0 && l >= first; });
 }
 
-void phi3(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each) {
-  each.window = window_of(in, 0);
+void granite(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
+  llama(in, d, c, each);
+  const auto multiplier = [&](const char* key) {
+    return in.number(key, 1 / kMostMultiplier, kMostMultiplier, 1.0);
+  };
+  c.embedding_multiplier = multiplier("embedding_multiplier");
+  c.residual_multiplier = multiplier("residual_multiplier");
+  c.logit_multiplier = 1 / multiplier("logits_scaling");
+  each.scale = multiplier("attention_multiplier");
+}
+
+void gemma2_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
+  mix_windows(in, read_as::window(in, d.window), false, c,
+              [](std::int64_t l) { return l % 2 == 0; });
+}
+
+}  // namespace read_as
+
+namespace {
+
+// -- families --
+
+void mistral(const JsonObject& in, const Defaults& d, ModelConfig&, LayerSpec& each) {
+  each.window = read_as::window(in, d.window);
+}
+
+void qwen2(const JsonObject&, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = true;
+}
+
+void phi3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.window = read_as::window(in, 0);
   each.fused_qkv = each.fused_gate_up = true;
 }
 
-void gemma2(const JsonObject& in, const FamilyDefaults&, ModelConfig& c, LayerSpec& each) {
+void gemma2(const JsonObject& in, const Defaults&, ModelConfig& c, LayerSpec& each) {
   const auto cap = [&](const char* key, double otherwise) {
     return in.null(key) ? 0.0 : in.number(key, 1e-6, kMostMultiplier, otherwise);
   };
@@ -123,11 +150,7 @@ void gemma2(const JsonObject& in, const FamilyDefaults&, ModelConfig& c, LayerSp
   each.norms = NormPlace::both;
 }
 
-void gemma2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
-  mix_windows(in, window_of(in, d.window), false, c, [](std::int64_t l) { return l % 2 == 0; });
-}
-
-void gemma3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
+void gemma3(const JsonObject& in, const Defaults& d, ModelConfig& c, LayerSpec& each) {
   gemma2(in, d, c, each);
   if (!in.has("final_logit_softcapping")) c.logit_soft_cap = 0;
   if (!in.has("attn_logit_softcapping")) each.soft_cap = 0;
@@ -137,19 +160,19 @@ void gemma3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, Layer
 }
 
 /// Sliding layers turn by a table of their own.
-void gemma3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 6);
-  mix_windows(in, window_of(in, d.window), false, c,
+  mix_windows(in, read_as::window(in, d.window), false, c,
               [&](std::int64_t l) { return (l + 1) % pattern != 0; });
   add_sliding_rope(in, d, in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0), c);
 }
 
 /// Some layers do not rotate; windows, if there are any, are in those.
-void smollm3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const std::int64_t interval = in.integer("no_rope_layer_interval", 1, kMostLayers, 4);
   const auto rotated = in.integers("no_rope_layers", c.n_layers, 0, 1);
   const bool used = in.boolean("use_sliding_window", false);
-  const std::int64_t window = used ? window_of(in, d.window) : 0;
+  const std::int64_t window = used ? read_as::window(in, d.window) : 0;
   const auto turns = [&](std::int64_t l) {
     return rotated ? (*rotated)[static_cast<std::size_t>(l)] == 1 : (l + 1) % interval != 0;
   };
@@ -158,25 +181,14 @@ void smollm3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& 
     if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
 }
 
-void granite(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
-  read_llama(in, d, c, each);
-  const auto multiplier = [&](const char* key) {
-    return in.number(key, 1 / kMostMultiplier, kMostMultiplier, 1.0);
-  };
-  c.embedding_multiplier = multiplier("embedding_multiplier");
-  c.residual_multiplier = multiplier("residual_multiplier");
-  c.logit_multiplier = 1 / multiplier("logits_scaling");
-  each.scale = multiplier("attention_multiplier");
-}
-
 const Family kFamilies[] = {
-    {"llama", {}, read_llama, nullptr},
+    {"llama", {}, read_as::llama, nullptr},
     {"mistral", {.n_kv_heads = 8, .window = 4096, .positions = 131072}, mistral, nullptr},
-    {"qwen2", {.n_kv_heads = 32, .window = 4096, .positions = 32768}, qwen2, qwen_layers},
+    {"qwen2", {.n_kv_heads = 32, .window = 4096, .positions = 32768}, qwen2, read_as::qwen_layers},
     {"qwen3",
      {.n_kv_heads = 32, .head_dim = 128, .window = 4096, .positions = 32768},
-     read_qwen3,
-     qwen_layers},
+     read_as::qwen3,
+     read_as::qwen_layers},
     {"phi3",
      {.rms_norm_eps = 1e-5, .positions = 4096, .original = 4096, .partial = true},
      phi3,
@@ -190,7 +202,7 @@ const Family kFamilies[] = {
       .positions = 8192,
       .gemma = true},
      gemma2,
-     gemma2_layers},
+     read_as::gemma2_layers},
     {"gemma3_text",
      {.n_kv_heads = 4,
       .head_dim = 256,
@@ -207,11 +219,16 @@ const Family kFamilies[] = {
      gemma3_layers},
     {"smollm3",
      {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true, .positions = 32768},
-     read_llama,
+     read_as::llama,
      smollm3_layers},
-    {"olmo2", {.rms_norm_eps = 1e-5}, read_olmo2, nullptr},
-    {"granite", {}, granite},
+    {"olmo2", {.rms_norm_eps = 1e-5}, read_as::olmo2, nullptr},
+    {"granite", {}, read_as::granite, nullptr},
 };
+
+/// The tables of all files of families.
+std::array<std::span<const Family>, 4> all_families() {
+  return {kFamilies, mixture_families(), gpt_oss_families(), dense_families()};
+}
 
 Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {
   // Gemma says hidden_activation, and its hidden_act is not to be believed
@@ -227,19 +244,13 @@ Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool g
                        : "silu, swish, gelu_pytorch_tanh, gelu_new, relu2, xielu");
 }
 
-std::vector<const Family*> all_families() {
-  std::vector<const Family*> all;
-  for (const std::span<const Family> table : {std::span<const Family>(kFamilies), dense_families()})
-    for (const Family& family : table) all.push_back(&family);
-  return all;
-}
-
 const Family& family_of(const JsonObject& in, const std::string& model_type) {
   std::string names;
-  for (const Family* family : all_families()) {
-    if (model_type == family->model_type) return *family;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", family->model_type);
-  }
+  for (const std::span<const Family> rows : all_families())
+    for (const Family& family : rows) {
+      if (model_type == family.model_type) return family;
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", family.model_type);
+    }
   for (const std::string_view sees : models_with_text_part()) names += fmt::format(", {}", sees);
   in.unsupported("model_type", model_type, names);
 }
@@ -311,7 +322,8 @@ double QueryScale::at(std::int64_t position) const {
 
 std::vector<std::string_view> model_families() {
   std::vector<std::string_view> names;
-  for (const Family* family : all_families()) names.emplace_back(family->model_type);
+  for (const std::span<const Family> rows : all_families())
+    for (const Family& family : rows) names.emplace_back(family.model_type);
   return names;
 }
 

@@ -18,7 +18,7 @@ JsonObject rope_said(const JsonObject& in) {
 
 /// Mistral's block; queries grow with their position.
 void ministral3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
-  each.window = window_of(in, d.window);
+  each.window = read_as::window(in, d.window);
   const JsonObject rope = rope_said(in);
   c.query_scale.beta = rope.number("llama_4_scaling_beta", 0, 1e3);
   const char* original = "original_max_position_embeddings";
@@ -33,7 +33,7 @@ constexpr const char* kMinistral3Rope =
 
 /// OLMo 2's block; three sliding layers to one full, which alone has the scaled table.
 void olmo3_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
-  mix_windows(in, window_of(in, d.window), false, c, every_nth_sees_all(4));
+  mix_windows(in, read_as::window(in, d.window), false, c, every_nth_sees_all(4));
   add_sliding_rope(in, d, d.rope_theta, c);
 }
 
@@ -45,7 +45,7 @@ void exaone4(const JsonObject&, const FamilyDefaults&, ModelConfig&, LayerSpec& 
 
 /// Full layers do not rotate where there are sliding ones.
 void exaone4_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
-  const std::int64_t window = window_of(in, d.window);
+  const std::int64_t window = read_as::window(in, d.window);
   const std::int64_t pattern = window > 0 && !in.has("layer_types")
                                    ? in.integer("sliding_window_pattern", 1, kMostLayers, 4)
                                    : 1;
@@ -67,7 +67,7 @@ void cohere(const JsonObject& in, const FamilyDefaults&, ModelConfig& c, LayerSp
 /// Full layers do not rotate.
 void cohere2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
   const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 4);
-  mix_windows(in, window_of(in, d.window), true, c, every_nth_sees_all(pattern));
+  mix_windows(in, read_as::window(in, d.window), true, c, every_nth_sees_all(pattern));
   for (LayerSpec& layer : c.layers)
     if (layer.window == 0) layer.rope = -1;
 }
@@ -98,12 +98,12 @@ void ernie4_5(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSp
 }
 
 void arcee(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
-  read_llama(in, d, c, each);
+  read_as::llama(in, d, c, each);
   each.gated = false;
 }
 
 void apertus(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
-  read_qwen3(in, d, c, each);
+  read_as::qwen3(in, d, c, each);
   each.gated = false;
 }
 
@@ -123,7 +123,7 @@ void nemotron(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, Lay
 void starcoder2(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
   c.layer_norm = c.norm_bias = true;
   each.gated = false;
-  each.window = window_of(in, d.window);
+  each.window = read_as::window(in, d.window);
   each.qkv_bias = each.o_bias = each.mlp_bias = in.boolean("use_bias", true);
 }
 
@@ -148,7 +148,7 @@ const Family kDenseFamilies[] = {
      ministral3},
     {"olmo3",
      {.rms_norm_eps = 1e-5, .rope_theta = 5e5, .window = 4096, .layered_rope = true},
-     read_olmo2,
+     read_as::olmo2,
      olmo3_layers},
     {"exaone4", {.n_kv_heads = 32, .rms_norm_eps = 1e-5, .window = 4096}, exaone4, exaone4_layers},
     {"cohere2",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a row of a table of families is made of, and what several families read alike.
+// What the files of families share: the form of a row, limits, and readings that several use.
 
 #include <fmt/format.h>
 
@@ -34,8 +34,11 @@ struct FamilyDefaults {
   std::int64_t positions = 2048;  // max_position_embeddings
   std::int64_t original = 0;      // original_max_position_embeddings; 0: the class has none
   bool partial = false;           // rotary embedding of part of a head
-  double share = 1;               // the part, where it is not said
   bool layered_rope = false;      // rope settings by type of layer
+  std::int64_t experts = 0;       // of a mixture
+  std::int64_t chosen = 0;        // num_experts_per_tok
+  std::int64_t expert_width = 0;  // moe_intermediate_size; 0: intermediate_size
+  double share = 1;               // the part of a head that turns, where it is not said
   bool interleaved = false;       // rotary pairs side by side
   const char* rope = nullptr;     // rope_parameters, where there are others than {}
   const char* eps_key = "rms_norm_eps";
@@ -57,21 +60,36 @@ struct Family {
 /// Families whose blocks differ from LLaMA's in more than numbers (families_dense.cpp).
 std::span<const Family> dense_families();
 
-/// Biases of all products where attention_bias and mlp_bias say so.
-void read_llama(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each);
-/// Biases of attention, and norms of each head's queries and keys.
-void read_qwen3(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each);
+/// Those with a mixture of experts (families_mixture.cpp).
+std::span<const Family> mixture_families();
+
+/// gpt-oss (families_gpt_oss.cpp).
+std::span<const Family> gpt_oss_families();
+
+/// What all mixtures have (families_mixture.cpp). \param key of the number of experts
+MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c,
+                         const char* key);
+
+/// Readings that families share, by the family that had them first.
+namespace read_as {
+void llama(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
+void qwen3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
 /// Norms behind the blocks, and of whole rows of queries and keys.
-void read_olmo2(const JsonObject& in, const FamilyDefaults&, ModelConfig&, LayerSpec& each);
+void olmo2(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
+void granite(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
+/// Windows only where use_sliding_window says so, and only in layers from max_window_layers on.
+void qwen_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
+/// A window in all layers, unless it is null.
+std::int64_t window(const JsonObject& in, std::int64_t otherwise);
+/// Layers slide in turn, from the first on, unless layer_types says which.
+void gemma2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
+}  // namespace read_as
 
 RopeAround rope_around(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c);
 
 /// Gives sliding layers a table of their own: of rope_parameters.sliding_attention, or plain.
 /// \param theta where that does not say it
 void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double theta, ModelConfig& c);
-
-/// A window in all layers, unless it is null.
-std::int64_t window_of(const JsonObject& in, std::int64_t otherwise);
 
 /// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
 /// has no such list.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// The bytes of a GGUF file before its data.
+// The bytes of a GGUF file before its tensors.
 
 #include <cstdint>
 #include <string>

@@ -42,6 +42,18 @@ constexpr OtherContent kOtherContent[] = {
     {"controlvector", "a control vector"},
 };
 
+constexpr const char *kExpertCount = "expert_count",
+                     *kSharedWidth = "expert_shared_feed_forward_length";
+
+/// Whether a file is of this one of the models that share an architecture's name.
+bool is_variant(const GgufFile& file, const GgufArchitecture& a) {
+  const auto number = [&](const char* key) {
+    return file.integer(fmt::format("{}.{}", a.gguf, key)).value_or(0);
+  };
+  if (a.mixture != (number(kExpertCount) > 0)) return false;
+  return !a.granite || !a.mixture || a.shared_expert() == (number(kSharedWidth) > 0);
+}
+
 const GgufArchitecture& architecture_of(const GgufFile& file) {
   const auto name = file.string("general.architecture");
   for (const char* key : {"general.type", "general.architecture"})
@@ -51,10 +63,20 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
                   fmt::format("= '{}': the file holds no model but {}", other.name, other.what));
   if (!name) file.fail("general.architecture", "is missing; convert the file again");
   std::string known;
+  std::string_view before;
+  const GgufArchitecture* named = nullptr;
   for (const GgufArchitecture& a : gguf_architectures()) {
-    if (*name == a.gguf) return a;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", a.gguf);
+    if (*name == a.gguf && is_variant(file, a)) return a;
+    if (*name == a.gguf) named = &a;
+    if (known.find(a.gguf) == std::string::npos || before != a.gguf)
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", a.gguf);
+    before = a.gguf;
   }
+  if (named && named->mixture)
+    file.fail(fmt::format("{}.{}", named->gguf, kExpertCount),
+              "is missing or 0, but the architecture is a mixture of experts; convert the file "
+              "again");
+  if (named) return *named;
   file.fail("general.architecture",
             fmt::format("= '{}' is not supported; supported are: {}", printable(*name), known));
 }
@@ -86,7 +108,9 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
   if (!take(name, ".")) return "";
   for (const auto& table : {a.attention, a.mlp, a.norms, a.head_norms})
     for (const GgufName& n : table)
-      if (name == n.gguf) return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face, suffix);
+      if (name == n.gguf)
+        return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face,
+                           name == info_of(WeightRole::sink_logits).gguf ? "" : suffix);
   return "";
 }
 
@@ -214,14 +238,51 @@ void add_tokens(const GgufFile& file, Json& config) {
   if (!ends.empty()) config["eos_token_id"] = ends;
 }
 
+/// Numbers of experts, by the keys of Hugging Face's families.
+void add_mixture(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
+                 Json& config) {
+  const std::string_view type = a.model_type;
+  const bool qwen = type == "qwen2_moe" || type == "qwen3_moe";
+  config[qwen || type == "olmoe" ? "num_experts" : "num_local_experts"] = in.integer(kExpertCount);
+  config["num_experts_per_tok"] = in.integer("expert_used_count");
+  config["norm_topk_prob"] = a.normalised;
+  constexpr const char* kWidth = "expert_feed_forward_length";
+  const std::int64_t inner = config["intermediate_size"];
+  if (qwen) {
+    config["moe_intermediate_size"] = in.integer(kWidth, inner);
+  } else if (in.integer(kWidth, inner) != inner) {
+    in.fail(kWidth,
+            fmt::format("= {} differs from feed_forward_length = {}, which is not supported "
+                        "for this architecture",
+                        in.integer(kWidth), inner));
+  }
+  if (a.shared_expert())
+    config[qwen ? "shared_expert_intermediate_size" : "shared_intermediate_size"] =
+        in.integer(kSharedWidth, inner);
+  // what llama.cpp reads for other architectures alone, and files say where they mean it
+  in.require("expert_weights_scale", 1);
+  const auto most = [&](const char* key, std::int64_t nothing) {
+    if (const auto value = file.integer(in.key(key)); value && *value > nothing)
+      in.fail(key, fmt::format("= {} is not supported for this architecture", *value));
+  };
+  most("leading_dense_block_count", 0);
+  most("expert_group_count", 1);
+  most("expert_gating_func", 1);  // a softmax
+  if (file.boolean(in.key("expert_weights_norm")).value_or(a.normalised) != a.normalised)
+    in.fail("expert_weights_norm",
+            fmt::format("= {} is not supported for this architecture", !a.normalised));
+}
+
 Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const GgufSettings in(file, a);
   const StoredTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     file.fail("token_embd.weight", "is missing or no matrix; fetch or convert the file again");
   if (const auto experts = file.integer(in.key("expert_count")); experts && *experts > 0)
-    file.fail(in.key("expert_count"),
-              fmt::format("= {}: mixtures of experts are not supported", *experts));
+    if (!a.mixture)
+      file.fail(in.key("expert_count"),
+                fmt::format("= {}: mixtures of experts of this architecture are not supported",
+                            *experts));
   if (!file.boolean(in.key("attention.causal")).value_or(true))
     in.fail("attention.causal", "= false: the model is no decoder, which is not supported");
   const std::int64_t hidden = in.integer("embedding_length");
@@ -280,12 +341,12 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
         in.integer("rope.scaling.original_context_length", positions);
     if (file.integer(in.key("attention.sliding_window")).value_or(0) > 0)
       config["sliding_window"] = in.integer("attention.sliding_window");
-  } else if (name != "qwen2") {  // whose attention always has biases
+  } else if (name != "qwen2" && name != "qwen2moe") {  // whose attention always has biases
     config["attention_bias"] = file.find("blk.0.attn_q.bias") != nullptr;
     config["mlp_bias"] = file.find("blk.0.ffn_up.bias") != nullptr;
   }
   const double usual = 1 / std::sqrt(static_cast<double>(head_dim));
-  if (name == "granite") {
+  if (a.granite) {
     // 0 and nothing are the usual scale there
     config["attention_multiplier"] = in.number("attention.scale").value_or(0);
     if (config["attention_multiplier"] == 0) config["attention_multiplier"] = usual;
@@ -294,7 +355,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     in.copy("residual_scale", config, "residual_multiplier");
     in.copy("logit_scale", config, "logits_scaling");
   }
-  if (name != "granite") {
+  if (!a.granite) {
     for (const char* multiplier : {"embedding_scale", "residual_scale", "logit_scale"})
       if (!a.traits.parallel || multiplier != std::string_view("logit_scale"))
         in.require(multiplier, 1);
@@ -307,6 +368,12 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   if (name == "smollm3") config["no_rope_layer_interval"] = 4;  // not in the file
   if (a.interleaved) config[kRopeInterleaved] = true;
   if (a.gemma) add_gemma(file, in, a, config);
+  if (a.mixture) add_mixture(file, in, a, config);
+  if (name == "gpt-oss") {
+    add_gguf_windows(file, in, 2, config);
+    // Hugging Face's class has a scaling of its own where nothing is said
+    if (config["rope_scaling"].is_null()) config["rope_parameters"] = {{"rope_type", "default"}};
+  }
   add_dense_settings(file, in, a, config);
   add_tokens(file, config);
   return config;

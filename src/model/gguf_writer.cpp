@@ -22,6 +22,7 @@
 #include "episodic/model/weight_plan.hpp"
 #include "gguf_header.hpp"
 #include "gguf_names.hpp"
+#include "mixture_plan.hpp"
 #include "row_order.hpp"
 #include "text/added_vocabulary.hpp"
 
@@ -159,6 +160,7 @@ struct Written {
   const StoredTensor* from = nullptr;  ///< null: `own`
   std::vector<float> own;
   std::int64_t interleaved_heads = 0;  ///< rows to be put in another order, of so many heads
+  std::vector<WeightView> parts;       ///< of the experts, one behind another; then `from` is null
 
   std::int64_t bytes() const {
     std::int64_t elements = 1;
@@ -204,13 +206,19 @@ class Writing {
   }
 
   void collect_tensors() {
+    for (const LayerSpec& layer : model_.config.layers)
+      if (a_.mixture && !layer.mixture) refuse(model_, "a mixture of experts with dense layers");
     const PlannedWeights planned(model_.config, model_.tensors);
     std::set<std::string> seen;  // parts of a fused tensor, and a tied head, share one
     for (const WeightEntry& e : planned.entries()) {
+      if (info_of(e.role).block == WeightBlock::mixture) {
+        if (e.expert <= 0) collect_mixture(planned, e);
+        continue;
+      }
       if (!seen.insert(e.tensor).second) continue;
       if (is_xielu(e.role)) continue;  // among the settings
       const StoredTensor& t = *model_.tensors->find(e.tensor);
-      Written w{gguf_name(a_, e.tensor), t.type, t.shape, &t, {}, 0};
+      Written w{gguf_name(a_, e.tensor), t.type, t.shape, &t, {}, 0, {}};
       if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
       if (!ggml_type(t.type))
         refuse(model_, fmt::format("tensor '{}', stored as {},", e.tensor, name_of(t.type)));
@@ -227,6 +235,34 @@ class Writing {
       w.interleaved_heads = heads_to_interleave(e.role);
       tensors_.push_back(std::move(w));
     }
+  }
+
+  /// A weight of a mixture: all experts' in one tensor, and in F32 what the router decides by.
+  void collect_mixture(const PlannedWeights& planned, const WeightEntry& e) {
+    const std::string name =
+        fmt::format("blk.{}.{}.{}", e.layer, info_of(e.role).gguf, e.bias ? "bias" : "weight");
+    if (e.bias) refuse(model_, fmt::format("the router's bias '{}'", e.tensor));
+    if (e.role == WeightRole::router || e.role == WeightRole::shared_router) {
+      const WeightView view = planned.at(e.role, e.layer);
+      Written w{name, TensorType::f32, {view.rows, view.columns}, nullptr, {}, 0, {}};
+      if (e.role == WeightRole::shared_router) w.shape = {view.rows * view.columns};
+      w.own.resize(static_cast<std::size_t>(view.rows * view.columns));
+      widen(view.type, view.data, view.rows * view.columns, w.own.data());
+      tensors_.push_back(std::move(w));
+      return;
+    }
+    std::vector<WeightView> parts;
+    if (e.expert < 0) parts.push_back(planned.at(e.role, e.layer));
+    const MixtureSpec& spec = model_.config.layers[static_cast<std::size_t>(e.layer)].mixture;
+    for (std::int64_t i = 0; e.expert == 0 && i < spec.experts; ++i)
+      parts.push_back(planned.of_expert(e.role, e.layer, i));
+    Written w{name, parts[0].type, {parts[0].rows, parts[0].columns}, nullptr, {}, 0, parts};
+    if (e.expert == 0) w.shape.insert(w.shape.begin(), spec.experts);
+    for (const WeightView& part : parts)
+      if (part.type != w.type || !ggml_type(part.type))
+        refuse(model_, fmt::format("{} of layer {}, stored as {} and {},", name_of(e.role), e.layer,
+                                   name_of(w.type), name_of(part.type)));
+    tensors_.push_back(std::move(w));
   }
 
   /// Heads whose rows are to be put in another order; 0: none.
@@ -261,12 +297,21 @@ class Writing {
       header_.put(key("attention.sliding_window"), c.layers[0].window);
     if (a_.gemma) add_gemma();
     add_dense();
-    if (a_.model_type == std::string_view("granite")) {
+    if (a_.mixture) add_mixture();
+    if (a_.granite) {
       header_.put(key("attention.scale"), c.layers[0].scale);
       header_.put(key("embedding_scale"), c.embedding_multiplier);
       header_.put(key("residual_scale"), c.residual_multiplier);
       header_.put(key("logit_scale"), 1 / c.logit_multiplier);
     }
+  }
+
+  void add_mixture() {
+    const MixtureSpec& m = model_.config.layers[0].mixture;
+    header_.put(key("expert_count"), m.experts);
+    header_.put(key("expert_used_count"), m.chosen);
+    header_.put(key("expert_feed_forward_length"), m.width);
+    if (m.shared_width > 0) header_.put(key("expert_shared_feed_forward_length"), m.shared_width);
   }
 
   /// Caps, windows and which layers have them. What the reader assumes is not written.
@@ -341,7 +386,7 @@ class Writing {
     const auto add = [&](const char* name, std::vector<float> factors) {
       if (factors.empty()) factors.assign(plain.inverse_frequency.size(), 1.0f);
       const auto n = static_cast<std::int64_t>(factors.size());
-      tensors_.push_back({name, TensorType::f32, {n}, nullptr, std::move(factors), 0});
+      tensors_.push_back({name, TensorType::f32, {n}, nullptr, std::move(factors), 0, {}});
     };
     const std::vector<float> factors =
         rope_factors(plain.inverse_frequency, rope.table.inverse_frequency);
@@ -414,6 +459,13 @@ class Writing {
 
   static void write_tensor(const Written& w, AtomicFile& file) {
     const auto bytes = static_cast<std::size_t>(w.bytes());
+    constexpr char kZeros[kGgufAlignment] = {};
+    if (!w.parts.empty()) {
+      for (const WeightView& part : w.parts)
+        file.write(part.data, static_cast<std::size_t>(part.rows * part.row_bytes()));
+      file.write(kZeros, static_cast<std::size_t>(padded(bytes) - bytes));
+      return;
+    }
     const void* from = w.from ? static_cast<const void*>(w.from->data) : w.own.data();
     std::vector<std::byte> ordered;
     if (w.interleaved_heads > 0) {
@@ -421,21 +473,23 @@ class Writing {
       from = ordered.data();
     }
     file.write(from, bytes);
-    constexpr char kZeros[kGgufAlignment] = {};
     file.write(kZeros, static_cast<std::size_t>(padded(bytes) - bytes));
   }
 
   /// \throws ConfigError if the file says another model than was to be written
   void read_back(const fs::path& temporary) const {
     const GgufSource source(temporary);
-    const ModelConfig read = parse_model_config(source.config_json(), "", path_.string());
+    ModelConfig read = parse_model_config(source.config_json(), "", path_.string());
+    find_mixture_tensors(source, read);
     ModelConfig written = model_.config;
     if (a_.interleaved)
       for (Rope& rope : written.ropes) rope.table.pairs = RotaryPairs::interleaved;
     if (const std::string what = difference(written, read); !what.empty())
       refuse(model_, fmt::format("its {}", what));
     const PlannedWeights planned(read, std::shared_ptr<const TensorSource>(&source, [](auto*) {}));
+    read_back_mixtures(planned);
     for (const WeightEntry& e : planned.entries()) {
+      if (info_of(e.role).block == WeightBlock::mixture) continue;
       const StoredTensor &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
       if (then.type != now.type) continue;
       if (a_.traits.one_plus && now.shape.size() == 1)
@@ -446,6 +500,24 @@ class Writing {
         ordered = pairs_together(then.data, bytes, then.shape[0], heads);
       if (then.bytes != now.bytes ||
           std::memcmp(ordered.empty() ? then.data : ordered.data(), now.data, bytes) != 0)
+        throw FileError(fmt::format("{}: tensor '{}' was not written as it is; check the disk",
+                                    path_.string(), e.tensor));
+    }
+  }
+
+  /// Experts' tensors have other names and shapes there, and the same rows.
+  void read_back_mixtures(const PlannedWeights& read) const {
+    if (!model_.config.has_mixture()) return;
+    const PlannedWeights written(model_.config, model_.tensors);
+    for (const WeightEntry& e : read.entries()) {
+      if (info_of(e.role).block != WeightBlock::mixture) continue;
+      const auto view = [&](const PlannedWeights& of) {
+        return e.expert < 0 ? of.at(e.role, e.layer) : of.of_expert(e.role, e.layer, e.expert);
+      };
+      const WeightView then = view(written), now = view(read);
+      if (then.type == now.type &&
+          std::memcmp(then.data, now.data,
+                      static_cast<std::size_t>(then.rows * then.row_bytes())) != 0)
         throw FileError(fmt::format("{}: tensor '{}' was not written as it is; check the disk",
                                     path_.string(), e.tensor));
     }
@@ -476,6 +548,7 @@ class Writing {
       LayerSpec x = a.layers[l], y = b.layers[l];
       if (!near(x.scale, y.scale) || !near(x.soft_cap, y.soft_cap)) return "attention's scale";
       x.scale = y.scale = x.soft_cap = y.soft_cap = 0;
+      x.mixture.tensors = y.mixture.tensors = MixtureTensors::stacked;
       if (x.window != y.window) return "sliding windows";
       if (!(x == y)) return "layers";
     }

@@ -33,12 +33,14 @@ void note_unread(const Json& json, ModelConfig& c) {
     return it != json.end() && it->is_number() && *it > n;
   };
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
-    if (above(key, 1))
+    if (above(key, 1) && !c.has_mixture())
       c.notes.push_back(
           fmt::format("{} = {} says nothing of model_type \"{}\", which has no experts", key,
                       printable_value(json[key]), c.model_type));
+  constexpr std::string_view kSeeAll[] = {"llama", "olmo2",      "granite",
+                                          "olmoe", "granitemoe", "granitemoeshared"};
   const bool windows =
-      c.model_type != "llama" && c.model_type != "olmo2" && c.model_type != "granite";
+      std::find(std::begin(kSeeAll), std::end(kSeeAll), c.model_type) == std::end(kSeeAll);
   if (const auto it = json.find("sliding_window"); !windows && it != json.end() && !it->is_null())
     c.notes.push_back(
         fmt::format("sliding_window = {} says nothing of model_type \"{}\", whose layers see all",

@@ -26,6 +26,7 @@
 #include "episodic/model/safetensors.hpp"
 #include "json_object.hpp"
 #include "lora_scale.hpp"
+#include "mixture_plan.hpp"
 #include "row_order.hpp"
 #include "take_end.hpp"
 
@@ -50,7 +51,8 @@ using Modules = std::map<std::string, std::vector<WeightEntry>, std::less<>>;
 Modules modules_of(const ModelConfig& config) {
   Modules modules;
   for (WeightEntry& e : weight_plan(config)) {
-    if (e.bias || !info_of(e.role).product) continue;
+    if (e.bias || !info_of(e.role).product || info_of(e.role).block == WeightBlock::mixture)
+      continue;
     std::string_view name = e.tensor;
     take_end(name, ".weight");
     // the tensor of a tied head is the embedding's; its module is not
@@ -311,6 +313,11 @@ class LoraAdapter::Reader {
                       "lora_B.weight",
                       printable(t.name), kPrefix));
     const auto module = modules_.find(name);
+    if (module == modules_.end() && model_.config.has_mixture() && names_a_mixture(name))
+      fail(
+          fmt::format("tensor '{}' is of an adapter of experts or their router, which is not "
+                      "supported; train one of the other products",
+                      printable(t.name)));
     if (module == modules_.end())
       fail(
           fmt::format("tensor '{}' has no place in a model of model_type \"{}\" with {} layers; "

@@ -56,8 +56,7 @@ std::int64_t weights_of(const ModelConfig& model) {
   std::int64_t elements = 0;
   std::set<std::pair<std::string, std::int64_t>> seen;  // a tied head is the embedding's tensor
   for (const WeightEntry& e : weight_plan(model))
-    if (seen.emplace(e.tensor, e.first_row).second)
-      elements += e.rows * (e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1);
+    if (seen.emplace(e.tensor, e.first_row).second) elements += e.rows * e.columns();
   return elements;
 }
 

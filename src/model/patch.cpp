@@ -136,9 +136,9 @@ void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCall
   std::size_t next = 0;
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
     if (next < served.size() && served[next] == l)
-      slots.push_back(std::make_shared<EpisodicAttention>(memory, next++));
+      slots.push_back(std::make_shared<EpisodicAttention>(memory, next++, model.sink_logits(l)));
     else
-      slots.push_back(causal_slot(sliding, l));
+      slots.push_back(causal_slot(sliding, l, model.sink_logits(l)));
   }
   const PatchPoints points = points_of(model);
   auto state =

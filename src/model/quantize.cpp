@@ -27,7 +27,7 @@ float largest_number(TensorType type) {
 
 /// \param file for messages
 std::vector<std::byte> rounded(const StoredTensor& t, TensorType type, const std::string& file) {
-  const std::int64_t rows = t.shape[0], columns = t.shape[1];
+  const std::int64_t columns = t.shape.back(), rows = t.elements() / columns;
   const std::int64_t from_bytes = cpu::row_bytes(t.type, columns);
   const std::int64_t to_bytes = cpu::row_bytes(type, columns);
   const float most = largest_number(type);
@@ -68,7 +68,8 @@ void quantize_weights(OpenModel& model, TensorType type) {
   std::set<std::string> done;  // parts of a fused tensor, and a tied head, share one
   int matrices = 0;
   for (const WeightEntry& e : planned.entries()) {
-    if (e.bias || e.tensor_shape.size() != 2 || !done.insert(e.tensor).second) continue;
+    if (e.bias || e.tensor_shape.size() < 2 || !done.insert(e.tensor).second) continue;
+    if (!is_rounded(e.role)) continue;
     const StoredTensor& t = *model.tensors->find(e.tensor);
     const std::string file = model.tensors->file_of(e.tensor).string();
     if (block_elements(t.type) != 1)
@@ -78,7 +79,7 @@ void quantize_weights(OpenModel& model, TensorType type) {
                       file, e.tensor, name_of(t.type)));
     const bool vocabulary = info_of(e.role).block == WeightBlock::vocabulary;
     const TensorType to = vocabulary ? TensorType::q8_0 : type;
-    if (e.tensor_shape[1] % block_elements(to) != 0) continue;
+    if (e.columns() % block_elements(to) != 0) continue;
     changed->put(e.tensor, to, t.shape, rounded(t, to, file));
     ++matrices;
   }

@@ -11,6 +11,8 @@
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
 #include "episodic/model/weight_plan.hpp"
+#include "gpt_oss_tensors.hpp"
+#include "mixture_plan.hpp"
 #include "other_formats.hpp"
 #include "packed_weights.hpp"
 #include "renamed_tensors.hpp"
@@ -156,6 +158,11 @@ void reconcile(OpenModel& m) {
   std::string note;
   m.tensors = with_usual_names(m.tensors, !m.config.text_part_of.empty(), note);
   if (!note.empty()) m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
+  if (m.config.model_type == "gpt_oss") {
+    m.tensors = with_stacked_experts(m.tensors, m.config);
+    if (m.config.quantization == "mxfp4") m.config.quantization.clear();  // and so it was read
+  }
+  find_mixture_tensors(*m.tensors, m.config);
   if (!m.tokenizer_dir.empty()) unpack(m);  // no GGUF file has such
   reconcile_head(m);
   reconcile_quantization(m);

@@ -15,6 +15,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
+#include "mixture_plan.hpp"
 #include "other_formats.hpp"
 
 namespace episodic {
@@ -43,7 +44,7 @@ class Planner {
   void add_layer() {
     const LayerSpec& s = c_.layers[static_cast<std::size_t>(layer_)];
     prefix_ = fmt::format("model.layers.{}.", layer_);
-    const std::int64_t hidden = c_.hidden_size, inner = s.intermediate_size;
+    const std::int64_t hidden = c_.hidden_size;
     const std::int64_t q = s.n_heads * s.head_dim, kv = s.n_kv_heads * s.head_dim;
 
     // With norms on both sides of a block, the name that LLaMA gives to the norm before the
@@ -62,12 +63,23 @@ class Planner {
       norm(Role::q_norm, Role::q_norm, row ? q : s.head_dim);
       norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
+    if (s.sink_logits)  // not behind ".weight"
+      add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
     linear(Role::o, hidden, q, s.o_bias);
     if (s.norms != NormPlace::before)
       norm(Role::attended_norm, Role::attended_norm, hidden);
     else if (!s.parallel)
       norm(Role::feed_norm, Role::attended_norm, hidden);
     if (s.norms == NormPlace::both) norm(Role::feed_norm, Role::feed_norm, hidden);
+    if (s.mixture)
+      plan_mixture(s.mixture, hidden, layer_, prefix_, entries_);
+    else
+      add_dense(s);
+    if (s.norms != NormPlace::before) norm(Role::fed_norm, Role::fed_norm, hidden);
+  }
+
+  void add_dense(const LayerSpec& s) {
+    const std::int64_t hidden = c_.hidden_size, inner = s.intermediate_size;
     if (s.fused_gate_up) {
       fused(prefix_ + "mlp.gate_up_proj", hidden, s.mlp_bias,
             {{Role::gate, inner}, {Role::up, inner}});
@@ -78,7 +90,6 @@ class Planner {
     linear(Role::down, hidden, inner, s.mlp_bias);
     if (s.activation == Activation::xielu)
       for (const Role role : kXieluRoles) number(role);
-    if (s.norms != NormPlace::before) norm(Role::fed_norm, Role::fed_norm, hidden);
   }
 
   void add(Role role, const std::string& tensor, const std::vector<std::int64_t>& shape,
@@ -151,7 +162,13 @@ bool harmless(const std::string& name, const ModelConfig& c) {
 /// Matrices are multiplied as they lie; norms and biases are read as numbers.
 bool known(TensorType type, std::size_t rank) {
   return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16 ||
-         (rank == 2 && block_elements(type) > 1);
+         (rank >= 2 && block_elements(type) > 1);
+}
+
+/// Elements of a tensor's row, and how many rows there are: all dimensions but the last, flattened.
+std::int64_t columns_of(const StoredTensor& t) { return t.shape.size() > 1 ? t.shape.back() : 1; }
+std::int64_t row_bytes_of(const StoredTensor& t) {
+  return columns_of(t) / block_elements(t.type) * block_bytes(t.type);
 }
 
 /// Says why weights are not those of a configuration, as precisely as both allow.
@@ -214,7 +231,7 @@ class Mismatch {
       why = fmt::format("config.json has num_hidden_layers {}: both must be of one model",
                         c_.n_layers);
     else if (name.find("expert") != std::string_view::npos)
-      why = "the model is a mixture of experts, which is not supported";
+      why = "it is a mixture of experts': config.json must be of the same model";
     else if (name.find("vision") != std::string_view::npos)
       why = "the model sees, which is not supported: give its language model alone";
     throw FileError(fmt::format("{}: tensor '{}' has no place in a model of model_type \"{}\"; {}",
@@ -267,7 +284,8 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
     if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
     if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
-    if (view->shape.size() < 2) require_finite(e);  // small, and all of it is read in any case
+    if (view->shape.size() < 2 || e.bias)
+      require_finite(e);  // small, and all of it is read in any case
   }
   for (const StoredTensor* view : source_->tensors())
     if (!used.count(view->name) && !harmless(view->name, config)) mismatch.unused(*view);
@@ -285,8 +303,7 @@ void PlannedWeights::require_not_all_zero() const {
     if (e.role != Role::embedding && e.role != Role::head && e.role != Role::final_norm) continue;
     const StoredTensor& t = *source_->find(e.tensor);
     if (!t.data) continue;
-    const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
-    const std::int64_t row_bytes = t.bytes / t.shape[0];
+    const std::int64_t columns = columns_of(t), row_bytes = row_bytes_of(t);
     std::vector<float> row(static_cast<std::size_t>(columns));
     const auto all_zero = [&](std::int64_t r) {
       cpu::widen_row(t.type, t.data + r * row_bytes, columns, row.data());
@@ -310,8 +327,7 @@ void PlannedWeights::require_finite() const {
 void PlannedWeights::require_finite(const WeightEntry& e) const {
   const StoredTensor& t = *source_->find(e.tensor);
   if (!t.data) return;
-  const std::int64_t columns = t.shape.size() > 1 ? t.shape[1] : 1;
-  const std::int64_t row_bytes = t.bytes / (t.shape.empty() ? 1 : t.shape[0]);
+  const std::int64_t columns = columns_of(t), row_bytes = row_bytes_of(t);
   constexpr std::int64_t kRows = 64;  // looked at by one thread
   std::atomic<std::int64_t> found{e.rows};
   parallel_for((e.rows + kRows - 1) / kRows, [&](std::int64_t block) {
@@ -332,8 +348,11 @@ void PlannedWeights::require_finite(const WeightEntry& e) const {
                     source_->file_of(e.tensor).string(), e.tensor, e.first_row + found));
 }
 
-const WeightEntry* PlannedWeights::find(WeightRole role, std::int64_t layer, bool bias) const {
-  const auto is_it = [&](const WeightEntry& e) { return e.role == role && e.bias == bias; };
+const WeightEntry* PlannedWeights::find(WeightRole role, std::int64_t layer, bool bias,
+                                        std::int64_t expert) const {
+  const auto is_it = [&](const WeightEntry& e) {
+    return e.role == role && e.bias == bias && e.expert == expert;
+  };
   // groups: the embedding, the layers, what follows them
   const std::size_t groups = first_of_layer_.size();
   const auto group = [&](std::size_t g) -> const WeightEntry* {
@@ -352,16 +371,26 @@ const WeightEntry* PlannedWeights::find(WeightRole role, std::int64_t layer, boo
 }
 
 bool PlannedWeights::has(WeightRole role, std::int64_t layer, bool bias) const {
-  return find(role, layer, bias) != nullptr;
+  return find(role, layer, bias, -1) != nullptr;
 }
 
 WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias) const {
-  const WeightEntry* e = find(role, layer, bias);
+  return at(role, layer, bias, -1);
+}
+
+WeightView PlannedWeights::of_expert(WeightRole role, std::int64_t layer, std::int64_t expert,
+                                     bool bias) const {
+  return at(role, layer, bias, expert);
+}
+
+WeightView PlannedWeights::at(WeightRole role, std::int64_t layer, bool bias,
+                              std::int64_t expert) const {
+  const WeightEntry* e = find(role, layer, bias, expert);
   if (!e)
     throw DataError(fmt::format("weight plan: layer {} has no {}{}", layer, name_of(role),
                                 bias ? " bias" : ""));
   const StoredTensor& t = *source_->find(e->tensor);
-  WeightView view{t.type, t.data, e->rows, t.shape.size() > 1 ? t.shape[1] : 1, e->offset};
+  WeightView view{t.type, t.data, e->rows, e->columns(), e->offset};
   if (view.data) view.data += e->first_row * view.row_bytes();
   return view;
 }

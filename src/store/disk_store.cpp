@@ -93,8 +93,10 @@ Mapping reserve_memory(std::int64_t bytes) {
   void* const base = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED)
-    throw BudgetError(
-        fmt::format("disk store: the system refused host_bytes = {}; set host_bytes lower", bytes));
+    throw BudgetError(fmt::format(
+        "disk store: the system refused host_bytes = {}; set host_bytes lower, or n_mem, "
+        "whose events must have room there",
+        bytes));
   void* at = base;
   std::size_t space = mapped;
   std::align(kLargePage, used, at, space);

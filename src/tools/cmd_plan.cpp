@@ -64,10 +64,10 @@ std::int64_t rounded_bytes(const ModelConfig& model, TensorType type) {
   std::set<std::pair<std::string, std::int64_t>> seen;  // a tied head is the embedding's tensor
   for (const WeightEntry& e : weight_plan(model)) {
     if (!seen.emplace(e.tensor, e.first_row).second) continue;
-    const std::int64_t columns = e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1;
+    const std::int64_t columns = e.columns();
     const bool vocabulary = info_of(e.role).block == WeightBlock::vocabulary;
     TensorType to = vocabulary ? TensorType::q8_0 : type;
-    if (columns % block_elements(to) != 0) to = TensorType::f32;
+    if (columns % block_elements(to) != 0 || !is_rounded(e.role)) to = TensorType::f32;
     bytes += e.rows * (columns / block_elements(to)) * block_bytes(to);
   }
   return bytes;

@@ -29,12 +29,19 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
+/// How many of the tokens meet a weight: all, but for an expert's.
+double share_of(const ModelConfig& model, const WeightEntry& e) {
+  if (e.expert < 0) return 1;
+  const MixtureSpec& mixture = model.layers[static_cast<std::size_t>(e.layer)].mixture;
+  return static_cast<double>(mixture.chosen) / static_cast<double>(mixture.experts);
+}
+
 /// Operations of a token's products: two a weight that it meets, the head's among them.
 double product_operations(const ModelConfig& model) {
   double weights = 0;
   for (const WeightEntry& e : weight_plan(model))
     if (e.role != WeightRole::embedding)
-      weights += static_cast<double>(e.rows * (e.tensor_shape.size() > 1 ? e.tensor_shape[1] : 1));
+      weights += share_of(model, e) * static_cast<double>(e.rows * e.columns());
   return 2 * weights;
 }
 

@@ -19,6 +19,7 @@
 #include "episodic/training/memory_attention.hpp"
 #include "model/atomic_file.hpp"
 #include "model/elementwise.hpp"
+#include "model/mixture_plan.hpp"
 #include "training/frozen_product.hpp"
 
 namespace episodic {
@@ -144,11 +145,18 @@ struct TrainableDecoder::Impl {
        std::shared_ptr<FrozenProducts> of_weights)
       : config(model.config), lora(chosen), elsewhere(std::move(of_weights)) {
     lora.validate();
+    require_dense(config, "training");
     require_trainable(config);
     if (!model.adapters.empty() && !model.merged)
       throw ConfigError(
           "training: the model has adapters beside its weights; merge them, or open it "
           "without");
+    for (const LayerSpec& layer : config.layers)
+      if (layer.sink_logits)
+        throw ConfigError(fmt::format(
+            "training: the sink logits of a {} model have no derivative here; train its adapter "
+            "elsewhere and use it with ModelOptions::lora",
+            config.model_type));
     load(PlannedWeights(config, model.tensors));
     add_adapter();
     open_memory(settings);

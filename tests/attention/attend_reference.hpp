@@ -261,10 +261,13 @@ inline Attended attend_reference(const AttendShape& shape, const AttendInput& in
         }
       }
       double sum = 0.0, weighted = 0.0;
-      if (input.other_lse != nullptr) max = std::max<double>(max, input.other_lse[i * heads + h]);
+      std::vector<double> beside;  // what takes part and gives no value
+      if (input.other_lse != nullptr) beside.push_back(input.other_lse[i * heads + h]);
+      if (input.sink_logits != nullptr) beside.push_back(input.sink_logits[h]);
+      for (const double x : beside) max = std::max(max, x);
       for (const Seen& k : seen) sum += std::exp(k.score - max);
-      if (input.other_lse != nullptr && std::isfinite(max))
-        sum += std::exp(input.other_lse[i * heads + h] - max);
+      for (const double x : beside)
+        if (std::isfinite(max)) sum += std::exp(x - max);
       result.lse[i * heads + h] = static_cast<float>(max + std::log(sum));
       std::vector<double> out(static_cast<std::size_t>(width), 0.0);
       for (const Seen& k : seen) {

@@ -213,6 +213,101 @@ TEST_CASE("a sink logit of each head takes its share of attention and gives noth
   });
 }
 
+/// A sink for each head of case i: among them none, one that outweighs every key, and one that
+/// weighs nothing.
+std::vector<float> random_sinks(Random& random, std::int64_t n_heads, int i) {
+  std::vector<float> sinks = testing::normal(random, n_heads, 5.0f);
+  if (i % 3 == 0) sinks[0] = -kInfinity;
+  if (i % 3 == 1) sinks.back() = i % 2 ? 300.0f : -300.0f;
+  return sinks;
+}
+
+TEST_CASE("sinks of the heads are an extra score of every query") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(12);
+    for (int i = 0; i < 42; ++i) {
+      Stream s = random_stream(random, i);
+      const std::vector<float> sinks = random_sinks(random, s.shape.n_heads, i);
+      s.input.sink_logits = sinks.data();
+      std::vector<float> elsewhere;
+      if (i % 4 == 3) {  // and keys that are attended elsewhere
+        elsewhere = testing::normal(random, s.shape.n_queries * s.shape.n_heads, 5.0f);
+        s.input.other_lse = elsewhere.data();
+      }
+      INFO("case " << i);
+      const Attended want = testing::attend_reference(s.shape, s.input, 0.5);
+      const Attended got = testing::run_attend(s.shape, s.input, 0.5f, workspace);
+      require_state(got, want);
+      REQUIRE(testing::difference(got.segment_mass, want.segment_mass) < 2e-5);
+      for (std::size_t c = 0; c < got.column_sums.size(); ++c)
+        REQUIRE(testing::difference(got.column_sums[c], want.column_sums[c]) < 2e-5);
+    }
+  });
+}
+
+TEST_CASE("sinks of -inf leave every bit") {
+  AttendWorkspace workspace;
+  Random random(13);
+  for (int i = 0; i < 21; ++i) {
+    Stream s = random_stream(random, i);
+    const Attended want = testing::run_attend(s.shape, s.input, 0.5f, workspace);
+    const std::vector<float> none(static_cast<std::size_t>(s.shape.n_heads), -kInfinity);
+    s.input.sink_logits = none.data();
+    const Attended got = testing::run_attend(s.shape, s.input, 0.5f, workspace);
+    INFO("case " << i);
+    REQUIRE(got.out == want.out);
+    REQUIRE(got.lse == want.lse);
+    REQUIRE(got.column_sums == want.column_sums);
+    REQUIRE(got.segment_mass == want.segment_mass);
+  }
+}
+
+TEST_CASE("sinks count once where one part of the keys has them") {
+  AttendWorkspace workspace;
+  for_each_table([&] {
+    Random random(14);
+    for (int i = 0; i < 21; ++i) {
+      Stream s = random_stream(random, i);
+      const std::vector<float> sinks = random_sinks(random, s.shape.n_heads, i);
+      s.input.sink_logits = sinks.data();
+      const Attended whole = testing::attend_reference(s.shape, s.input, 0.0);
+      const auto n_parts = static_cast<std::size_t>(testing::uniform(random, 2, 4));
+      Parts parts(s.input, n_parts, random);
+      std::vector<std::size_t> order(n_parts);
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      const std::size_t with = order[static_cast<std::size_t>(i) % n_parts];
+      std::vector<Attended> states;
+      for (std::size_t p = 0; p < n_parts; ++p) {
+        parts.inputs[p].sink_logits = p == with ? sinks.data() : nullptr;
+        states.push_back(testing::run_attend(s.shape, parts.inputs[p], 0.0f, workspace));
+      }
+      std::shuffle(order.begin(), order.end(), random);
+      INFO("case " << i << " in " << n_parts << " parts");
+      require_state(merged(states, order, width_of(s.shape)), whole);
+    }
+  });
+}
+
+TEST_CASE("a sink that is no number is refused by its head") {
+  AttendWorkspace workspace;
+  Random random(15);
+  Stream s = random_stream(random, 0);
+  std::vector<float> sinks(static_cast<std::size_t>(s.shape.n_heads), 0.0f);
+  s.input.sink_logits = sinks.data();
+  for (const float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    sinks.back() = bad;
+    std::string said;
+    try {
+      testing::run_attend(s.shape, s.input, 0.0f, workspace);
+    } catch (const DataError& e) {
+      said = e.what();
+    }
+    REQUIRE(said.find("sink_logits[" + std::to_string(s.shape.n_heads - 1) + "]") !=
+            std::string::npos);
+  }
+}
+
 TEST_CASE("keys elsewhere are those of a query that sees none here") {
   AttendWorkspace workspace;
   for (const std::int64_t n : {1, 40}) {

@@ -5,7 +5,7 @@
     python3 -m venv v && v/bin/pip install gguf==0.19.0 && v/bin/python make_vectors.py
 
 Records, little-endian: name (8 bytes, padded with zeros), elements (uint32), block bytes (uint32), the bytes, then float32 elements.
-Records "q8_0in" and "q4_0in" hold numbers instead: float32 [elements] after `block bytes` bytes that the package made of them.
+Records "q8_0in", "q4_0in" and "mxfp4in" hold numbers instead: float32 [elements] after `block bytes` bytes that the package made of them.
 """
 import os
 import struct
@@ -55,6 +55,20 @@ for name in ("Q8_0", "Q4_0"):
     x[3] = np.arange(32) / 2 - 8            # ties
     x[4] *= 1e-7                            # a subnormal scale
     record(name.lower() + "in", x.reshape(-1), quantize(x, T[name]).reshape(-1))
+
+# after the others, so that those stay as they are
+blocks = random.integers(0, 256, (32, 17), dtype=np.uint8)
+blocks[:, 0] = np.concatenate([[0, 1, 2, 3, 252], random.integers(100, 150, 27)])
+flat = blocks.reshape(-1)
+record("MXFP4", dequantize(flat, T.MXFP4).reshape(-1), flat)
+
+x = random.normal(0, 1, (32, 32)).astype(np.float32)
+x[1] = 0
+x[2] = -x[2].max()
+x[3] = np.resize(np.concatenate([[4, 6], np.arange(-16, 17) / 4, [0.25, 0.75, -5, 5]]), 32)  # ties
+x[4] *= 1e-38                               # a subnormal scale
+x[5] = np.float32(np.nextafter(np.float32(4), np.float32(0)))  # just below a power of two
+record("mxfp4in", x.reshape(-1), quantize(x, T.MXFP4).reshape(-1))
 
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors", "blocks.bin")
 open(path, "wb").write(out)

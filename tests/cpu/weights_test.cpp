@@ -26,9 +26,9 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 
 constexpr TensorType kTypes[] = {
-    TensorType::f32,  TensorType::f16,  TensorType::bf16, TensorType::q8_0,  TensorType::q4_0,
-    TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q2_k,  TensorType::q3_k,
-    TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::iq4_nl};
+    TensorType::f32,  TensorType::f16,  TensorType::bf16, TensorType::q8_0,   TensorType::q4_0,
+    TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q2_k,   TensorType::q3_k,
+    TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::iq4_nl, TensorType::mxfp4};
 
 bool is_block(TensorType type) { return block_elements(type) > 1; }
 
@@ -85,6 +85,11 @@ float element(TensorType type, const unsigned char* b, int i) {
       const int values[] = {-127, -104, -83, -65, -49, -35, -22, -10,
                             1,    13,   25,  38,  53,  69,  89,  113};
       return half_at(b) * static_cast<float>(values[nibble(b + 2, i)]);
+    }
+    case TensorType::mxfp4: {
+      const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+      const int code = nibble(b + 1, i);
+      return std::ldexp(code < 8 ? numbers[code] : -numbers[code - 8], b[0] - 127);
     }
     case TensorType::q2_k: {
       const float scale = half_at(b + 80) * static_cast<float>(b[i / 16] & 15);
@@ -155,6 +160,11 @@ Bytes random_weights(std::mt19937& random, TensorType type, std::int64_t out, st
     return bytes;
   }
   for (unsigned char& b : bytes) b = static_cast<unsigned char>(random());
+  if (type == TensorType::mxfp4) {
+    for (std::size_t at = 0; at < bytes.size(); at += 17)
+      bytes[at] = static_cast<unsigned char>(118 + random() % 5);
+    return bytes;
+  }
   std::vector<std::int64_t> halves{0};
   if (type == TensorType::q4_1 || type == TensorType::q5_1 || type == TensorType::q4_k ||
       type == TensorType::q5_k)
@@ -301,7 +311,7 @@ std::map<std::string, Record> records() {
 
 TEST_CASE("weights: every block type reads as the reference package reads it") {
   const auto all = records();
-  REQUIRE(all.size() == 15);
+  REQUIRE(all.size() == 17);
   int types = 0;
   for (const TensorType type : kTypes) {
     const auto at = all.find(name_of(type));
@@ -320,7 +330,7 @@ TEST_CASE("weights: every block type reads as the reference package reads it") {
     use_kernels(nullptr);
     REQUIRE(reference_row(type, r.blocks.data(), n) == r.numbers);
   }
-  REQUIRE(types == 13);  // all but F32
+  REQUIRE(types == 14);  // all but F32
 }
 
 TEST_CASE("weights: rows of random blocks, at any address") {
@@ -343,8 +353,10 @@ TEST_CASE("weights: rows of random blocks, at any address") {
 
 TEST_CASE("weights: quantised as the reference package quantises") {
   const auto all = records();
-  for (const TensorType type : {TensorType::q8_0, TensorType::q4_0}) {
-    const Record& r = all.at(type == TensorType::q8_0 ? "q8_0in" : "q4_0in");
+  for (const auto& [type, name] :
+       {std::pair{TensorType::q8_0, "q8_0in"}, std::pair{TensorType::q4_0, "q4_0in"},
+        std::pair{TensorType::mxfp4, "mxfp4in"}}) {
+    const Record& r = all.at(name);
     Bytes got(r.blocks.size());
     REQUIRE(quantize_row(type, r.numbers.data(), static_cast<std::int64_t>(r.numbers.size()),
                          got.data()));
@@ -352,6 +364,15 @@ TEST_CASE("weights: quantised as the reference package quantises") {
   }
   float x = 1;
   REQUIRE_FALSE(quantize_row(TensorType::q4_k, &x, 0, &x));
+  // a scale of MXFP4 that stands for nothing makes no numbers
+  unsigned char block[17] = {255, 0x21};
+  std::vector<float> nothing(32);
+  for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
+    use_kernels(table);
+    widen_row(TensorType::mxfp4, block, 32, nothing.data());
+    for (const float v : nothing) REQUIRE(std::isnan(v));
+  }
+  use_kernels(nullptr);
   std::mt19937 random(2);
   std::normal_distribution<float> normal;
   std::vector<float> numbers(320);

@@ -35,9 +35,9 @@ inline void require_same(const EpisodicMemory& host, const DeviceMemory& device)
 }
 
 inline void step_both(EpisodicMemory& host, DeviceMemory& device, const std::vector<Token>& tokens,
-                      std::int64_t n) {
-  const auto expected = driver::step(host, tokens, host.tokens(), n);
-  const auto got = step(device, tokens, device.tokens(), n);
+                      std::int64_t n, const driver::Sinks& sinks = {}) {
+  const auto expected = driver::step(host, tokens, host.tokens(), n, StepKind::decode, sinks);
+  const auto got = step(device, tokens, device.tokens(), n, sinks);
   float most = 0.0f;
   for (std::size_t l = 0; l < got.size(); ++l)
     for (std::size_t i = 0; i < got[l].size(); ++i) {

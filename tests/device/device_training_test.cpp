@@ -18,8 +18,10 @@
 #include "episodic/model/weight_plan.hpp"
 #include "episodic/training/trainable_decoder.hpp"
 #include "kernels/device.hpp"
+#include "model/expected_logits.hpp"
 #include "model/tiny_llama.hpp"
 #include "support/compare.hpp"
+#include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_training_test {
@@ -34,6 +36,15 @@ OpenModel write_tiny(const TempDir& dir, bool biased, TensorType type) {
   shape.type = type;
   TinyLlama(shape, 5).write(dir.path());
   return open_model(dir.path());
+}
+
+TEST_CASE("training: a mixture of experts is refused by name, on host and device") {
+  const OpenModel model = open_model(family_checkpoint("qwen3_moe"));
+  CHECK(mentions(refusal<ConfigError>([&] { TrainableDecoder(model, MemoryConfig(), {}); }),
+                 "mixture of experts, which cannot be trained"));
+  EPISODIC_NEEDS_DEVICE();
+  CHECK(mentions(refusal<ConfigError>([&] { load_device_products(model, 0); }),
+                 "mixture of experts, which cannot be trained"));
 }
 
 /// Hands on, and counts.

@@ -58,7 +58,8 @@ inline DeviceMemory::LayerStep layer_step(const DeviceMemory& memory, const void
 
 /// One step on the device. \return outputs per layer
 inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vector<Token>& tokens,
-                                            std::int64_t first, std::int64_t n) {
+                                            std::int64_t first, std::int64_t n,
+                                            const driver::Sinks& sinks = {}) {
   const MemoryShape& s = memory.shape();
   const DType dtype = memory.options().dtype;
   std::vector<std::vector<float>> out;
@@ -69,7 +70,11 @@ inline std::vector<std::vector<float>> step(DeviceMemory& memory, const std::vec
     std::vector<float> v = rows_of(tokens, &Token::v, l, first, n);
     const DeviceArray<unsigned char> dq(episodic_test::stored(q, dtype)),
         dk(episodic_test::stored(k, dtype)), dv(episodic_test::stored(v, dtype)), dout(dq.size());
-    memory.attend(l, layer_step(memory, dq.data(), dk.data(), dv.data(), dout.data()));
+    const DeviceArray<float> dsinks(sinks.empty() ? std::vector<float>()
+                                                  : sinks[static_cast<std::size_t>(l)]);
+    auto of = layer_step(memory, dq.data(), dk.data(), dv.data(), dout.data());
+    if (!sinks.empty()) of.sink_logits = dsinks.data();
+    memory.attend(l, of);
     out.push_back(episodic_test::floats(dout.host(), dtype));
   }
   std::vector<float> surprise;

@@ -44,6 +44,7 @@ struct Case {
   DType code = DType::int8;
   bool large_codes = false;  ///< values of fp8 are 65536, which float16 has not
   float sigma = 1.0f;        ///< of the queries
+  bool sinks = false;        ///< of the heads: none of the first, much of the last
 };
 
 struct Result {
@@ -90,6 +91,11 @@ class Problem {
     value_bytes_ = episodic_test::stored(value_, dtype);
     make_far();
     make_angles();
+    if (c.sinks) {
+      sinks_ = episodic_test::normal_floats(size(heads_), random_, 2.0f);
+      sinks_.back() = 30.0f;
+      sinks_.front() = -std::numeric_limits<float>::infinity();
+    }
   }
 
   std::int64_t first_local() const {
@@ -112,7 +118,7 @@ class Problem {
     const DeviceArray<float> d_lse(size(c_.n * heads_));
     std::vector<float> untouched(size((c_.n_local + c_.n - 1) * heads_), -7.0f);
     const DeviceArray<float> d_columns(untouched);
-    const DeviceArray<float> d_scales(scales_);
+    const DeviceArray<float> d_scales(scales_), d_sinks(sinks_);
     std::vector<KvRow> rows = rows_;
     std::vector<const float*> row_scales;
     for (KvRow& row : rows) {
@@ -144,6 +150,7 @@ class Problem {
     p.n_local = c_.n_local;
     p.scale = c_.scale;
     p.soft_cap = c_.soft_cap;
+    if (c_.sinks) p.maybe_sink_logits = d_sinks.data();
     p.interleaved = c_.interleaved;
     p.q = d_q.data();
     p.q_row_stride = q_stride_;
@@ -234,8 +241,10 @@ class Problem {
               -1);
         }
         double max = -std::numeric_limits<double>::infinity(), sum = 0.0;
+        if (c_.sinks) max = sinks_[size(h)];
         for (const Seen& s : seen) max = std::max(max, s.score);
         for (const Seen& s : seen) sum += std::exp(s.score - max);
+        if (c_.sinks) sum += std::exp(sinks_[size(h)] - max);
         result.lse[size(i * heads_ + h)] = static_cast<float>(max + std::log(sum));
         std::vector<double> out(size(e_), 0.0);
         for (const Seen& s : seen) {
@@ -394,6 +403,7 @@ class Problem {
   std::vector<unsigned char> q_bytes_, key_bytes_, value_bytes_, far_bytes_, code_bytes_;
   std::vector<float> scales_;            // of rows of codes, one after the other
   std::vector<std::int64_t> scales_at_;  // of each row; -1: it is none of them
+  std::vector<float> sinks_;
   std::vector<KvRow> rows_;
   std::vector<std::int32_t> counts_;
   std::vector<float> query_cos_, query_sin_, fixed_cos_, fixed_sin_;

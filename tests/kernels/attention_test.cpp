@@ -459,6 +459,72 @@ TEST_CASE("attention kernels: soft caps, and pairs of channels side by side") {
     }
 }
 
+TEST_CASE("attention kernels: sinks take their share wherever rows come to their end") {
+  EPISODIC_NEEDS_DEVICE();
+  int with_one_split = 0, merged = 0;
+  for (const DType dtype : kDTypes)
+    for (const std::int64_t n : {1, 9, 65})  // few rows and many
+      for (const std::int64_t max_rows : {8, 1200}) {
+        Case c = of(n, 4, 64, 8);
+        c.n_local = 20;
+        c.max_rows = max_rows;
+        c.kv_heads = 2;
+        c.sinks = true;
+        c.weights = n == 9;
+        c.soft_cap = n == 65 ? 20.0f : 0.0f;
+        const Problem problem(c, dtype, 41);
+        AttentionPlan plan;
+        const auto planned = [&](const AttentionParams& p) { plan_attention(p, false, plan); };
+        const Result got = problem.run(planned);
+        INFO("n " << n << " splits " << plan.splits << " dtype " << static_cast<int>(dtype));
+        ++(plan.splits > 1 ? merged : with_one_split);
+        const Result expected = problem.reference();
+        require_near(got, expected, dtype);
+        // what merges splits in a launch of its own meets them too
+        const Result apart = problem.run([](AttentionParams& p) { p.maybe_arrived = nullptr; });
+        require_near(apart, expected, dtype);
+        // a sink of -inf for every head leaves every bit
+        Result none[2];
+        const DeviceArray<float> nothing(std::vector<float>(
+            static_cast<std::size_t>(problem.heads()), -std::numeric_limits<float>::infinity()));
+        for (const int i : {0, 1})
+          none[i] = problem.run(
+              [&](AttentionParams& p) { p.maybe_sink_logits = i == 0 ? nullptr : nothing.data(); });
+        REQUIRE(same_bits(none[0].out, none[1].out));
+        REQUIRE(same_bits(none[0].lse, none[1].lse));
+        REQUIRE(same_bits(none[0].column_sums, none[1].column_sums));
+        REQUIRE(difference(none[0].out, expected.out) > 0.1);  // they did something
+      }
+  REQUIRE(with_one_split >= 3);
+  REQUIRE(merged >= 3);
+}
+
+TEST_CASE("attention kernels: sinks of the sequences of a batch are their own") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const DType dtype : kDTypes) {
+    Case c = of(1, 4, 64, 40);
+    c.max_rows = 900;
+    const Problem without(c, dtype, 43);
+    c.sinks = true;
+    const Problem with(c, dtype, 43);
+    const Result alone = without.run(), sunk = with.run();
+    Result beside;
+    const Result together =
+        with.run([](AttentionParams&) {},
+                 [&](const AttentionParams& first) {
+                   beside = without.run(
+                       [](AttentionParams&) {},
+                       [&](const AttentionParams& second) {
+                         const AttentionParams both[] = {first, second};
+                         REQUIRE(segmented_attention_batch(both, 2, nullptr) == cudaSuccess);
+                       });
+                 });
+    REQUIRE(same_bits(together.out, sunk.out));
+    REQUIRE(same_bits(together.column_sums, sunk.column_sums));
+    REQUIRE(same_bits(beside.out, alone.out));
+  }
+}
+
 TEST_CASE("attention kernels: probabilities of all keys of all queries sum to one each") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes)

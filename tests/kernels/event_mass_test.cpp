@@ -155,7 +155,8 @@ TEST_CASE("event masses: lists of heads that recall by themselves, of one table 
       }
 }
 
-TEST_CASE("event masses: soft caps, scales, interleaved pairs, windows and events of one token") {
+TEST_CASE(
+    "event masses: soft caps, scales, sinks, interleaved pairs, windows, events of one token") {
   EPISODIC_NEEDS_DEVICE();
   for (const DType dtype : kDTypes) {
     Case c = of(20, 2, 48, 300);
@@ -168,6 +169,11 @@ TEST_CASE("event masses: soft caps, scales, interleaved pairs, windows and event
     c = of(40, 1, 16, 50);
     c.n_local = 9;
     check(c, dtype, 60, 0);
+    for (const std::int64_t n : {3, 40}) {
+      c = of(n, 2, 48, 50);
+      c.sinks = true;
+      check(c, dtype, 7, 3);
+    }
     c = of(3, 1, 16, 20);
     c.far_unseen = true;
     check(c, dtype, 6, 2);

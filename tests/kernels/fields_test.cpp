@@ -15,6 +15,7 @@
 #include "kernels/event_mass.hpp"
 #include "kernels/forgetting.hpp"
 #include "kernels/key_segmenter.hpp"
+#include "kernels/mixture.hpp"
 #include "kernels/place_events.hpp"
 #include "kernels/product.hpp"
 #include "kernels/recall.hpp"
@@ -213,6 +214,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
                     WRONG(A, fixed_cos, odd<float>()),
                     WRONG(A, rows, nullptr),
                     WRONG(A, n_rows, nullptr),
+                    WRONG(A, maybe_sink_logits, odd<const float>()),
                     WRONG(A, maybe_lse, odd<float>()),
                     WRONG(A, maybe_column_sums, odd<float>()),
                     WRONG(A, maybe_column_stats, some<ColumnStats>()),  // of three queries
@@ -818,6 +820,53 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
        WRONG(O, events, nullptr), WRONG(O, home, nullptr), WRONG(O, slot_memory, nullptr),
        WRONG(O, blocks, nullptr), WRONG(O, runs, nullptr)},
       occupy_slots);
+}
+
+TEST_CASE("fields: a mixture of experts") {
+  ChooseExpertsParams c;
+  c.n = c.hidden = c.experts = 4;
+  c.chosen = 2;
+  c.x = some();
+  c.router = c.weight = some<float>();
+  c.expert = some<std::int32_t>();
+  using C = ChooseExpertsParams;
+  each_is_named<C>(
+      c,
+      {WRONG(C, dtype, DType::int8), WRONG(C, n, -1), WRONG(C, hidden, 0), WRONG(C, experts, 0),
+       WRONG(C, experts, kMostMixtureExperts + 1), WRONG(C, chosen, 0), WRONG(C, chosen, 5),
+       WRONG(C, maybe_shared, some<float>()), WRONG(C, x, nullptr), WRONG(C, router, nullptr),
+       WRONG(C, expert, nullptr), WRONG(C, weight, nullptr)},
+      choose_experts);
+  ExpertGateParams g;
+  g.n = g.in = g.width = g.chosen = 2;
+  g.x = g.gate_up = g.inner = some();
+  g.expert = some<std::int32_t>();
+  using G = ExpertGateParams;
+  each_is_named<G>(g,
+                   {WRONG(G, dtype, DType::int8),
+                    WRONG(G, n, -1),
+                    WRONG(G, chosen, 0),
+                    WRONG(G, width, 0),
+                    WRONG(G, in, 0),
+                    WRONG(G, x, nullptr),
+                    WRONG(G, gate_up, nullptr),
+                    WRONG(G, expert, nullptr),
+                    WRONG(G, inner, nullptr),
+                    WRONG(G, slope, -1.0f),
+                    {"limit", [](G& p) { p.slope = 1.0f; }}},
+                   expert_gate);
+  ExpertSumParams s;
+  s.n = s.out = s.width = s.chosen = 2;
+  s.inner = s.down = some();
+  s.expert = some<std::int32_t>();
+  s.weight = s.sum = some<float>();
+  using S = ExpertSumParams;
+  each_is_named<S>(s,
+                   {WRONG(S, dtype, DType::int8), WRONG(S, n, -1), WRONG(S, chosen, 0),
+                    WRONG(S, width, 0), WRONG(S, out, 0), WRONG(S, maybe_shared, some<float>()),
+                    WRONG(S, inner, nullptr), WRONG(S, down, nullptr), WRONG(S, expert, nullptr),
+                    WRONG(S, weight, nullptr), WRONG(S, sum, nullptr)},
+                   expert_sum);
 }
 
 TEST_CASE("launchers name the field that they refuse: products and what stands between them") {

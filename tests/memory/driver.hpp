@@ -60,11 +60,24 @@ inline std::vector<Token> random_tokens(const MemoryShape& s, std::int64_t n, st
   return tokens;
 }
 
+/// Attention sinks of each layer's heads; empty: none.
+using Sinks = std::vector<std::vector<float>>;
+
+inline Sinks random_sinks(const MemoryShape& s, std::uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, 2.0f);
+  Sinks sinks(static_cast<std::size_t>(s.n_layers));
+  for (auto& of_layer : sinks)
+    for (std::int64_t h = 0; h < s.n_heads; ++h) of_layer.push_back(normal(generator));
+  return sinks;
+}
+
 /// Feeds tokens [first, first + n) as one step. \return outputs per layer, each [n, H * d]
 inline std::vector<std::vector<float>> step(EpisodicMemory& memory,
                                             const std::vector<Token>& tokens, std::int64_t first,
                                             std::int64_t n,
-                                            episodic::StepKind kind = episodic::StepKind::decode) {
+                                            episodic::StepKind kind = episodic::StepKind::decode,
+                                            const Sinks& sinks = {}) {
   const MemoryShape& s = memory.shape();
   std::vector<std::vector<float>> out;
   memory.begin_step(n, kind);
@@ -78,7 +91,17 @@ inline std::vector<std::vector<float>> step(EpisodicMemory& memory,
       v.insert(v.end(), t.v[layer].begin(), t.v[layer].end());
     }
     out.emplace_back(q.size());
-    memory.attend(l, q.data(), k.data(), v.data(), out.back().data());
+    if (sinks.empty()) {
+      memory.attend(l, q.data(), k.data(), v.data(), out.back().data());
+    } else {
+      const episodic::TensorSizes wide{n, s.n_heads, s.head_dim},
+          narrow{n, s.n_kv_heads, s.head_dim};
+      memory.attend(l, {{q.data(), wide},
+                        {k.data(), narrow},
+                        {v.data(), narrow},
+                        {out.back().data(), wide},
+                        sinks[static_cast<std::size_t>(l)].data()});
+    }
   }
   std::vector<float> surprise;
   for (std::int64_t i = first; i < first + n; ++i)
@@ -109,7 +132,8 @@ inline std::vector<double> turned(const std::vector<float>& x, const MemoryShape
 template <class Far>
 std::vector<std::vector<double>> attention_weights(const std::vector<Token>& tokens,
                                                    const MemoryShape& s, std::int64_t layer,
-                                                   std::int64_t p, std::int64_t n_local, Far far) {
+                                                   std::int64_t p, std::int64_t n_local, Far far,
+                                                   const Sinks& sinks = {}) {
   const auto L = static_cast<std::size_t>(layer);
   std::vector<std::vector<double>> weights;
   for (std::int64_t h = 0; h < s.n_heads; ++h) {
@@ -119,7 +143,8 @@ std::vector<std::vector<double>> attention_weights(const std::vector<Token>& tok
     const std::vector<double> far_query = turned(tokens[static_cast<std::size_t>(p)].q[L], s, layer,
                                                  h, static_cast<double>(n_local - 1));
     std::vector<double> of_head(static_cast<std::size_t>(p + 1), 0.0);
-    double total = 0;
+    double total =
+        sinks.empty() ? 0.0 : std::exp(static_cast<double>(sinks[L][static_cast<std::size_t>(h)]));
     for (std::int64_t i = 0; i <= p; ++i) {
       const bool local = p - i < n_local;
       if (!local && !far(i)) continue;
@@ -142,8 +167,9 @@ std::vector<std::vector<double>> attention_weights(const std::vector<Token>& tok
 /// What query `p` must give in a layer, in float64. \return [H * d]
 template <class Far>
 std::vector<double> reference(const std::vector<Token>& tokens, const MemoryShape& s,
-                              std::int64_t layer, std::int64_t p, std::int64_t n_local, Far far) {
-  const auto weights = attention_weights(tokens, s, layer, p, n_local, far);
+                              std::int64_t layer, std::int64_t p, std::int64_t n_local, Far far,
+                              const Sinks& sinks = {}) {
+  const auto weights = attention_weights(tokens, s, layer, p, n_local, far, sinks);
   std::vector<double> out(static_cast<std::size_t>(s.n_heads * s.head_dim), 0.0);
   for (std::int64_t h = 0; h < s.n_heads; ++h)
     for (std::int64_t i = 0; i <= p; ++i)

@@ -489,9 +489,14 @@ TEST_CASE("verify sees every single-byte change, and nothing damaged is opened o
   const auto files = contents(temp / "m");
   REQUIRE(files.size() >= 6);
   std::int64_t changed = 0;
+#ifdef __SANITIZE_THREAD__
+  constexpr std::size_t kStep = 97;  // all of them take an hour there
+#else
+  constexpr std::size_t kStep = 1;
+#endif
   for (const auto& [name, bytes] : files) {
     INFO(name);
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
+    for (std::size_t i = 0; i < bytes.size(); i += kStep) {
       std::fstream file(temp / "m" / name, std::ios::binary | std::ios::in | std::ios::out);
       const char other = static_cast<char>(bytes[i] ^ (1 << (i % 8)));
       file.seekp(static_cast<std::streamoff>(i)).put(other).flush();
@@ -512,7 +517,7 @@ TEST_CASE("verify sees every single-byte change, and nothing damaged is opened o
     fs::rename(temp / "aside", temp / "m" / name);
     std::ofstream(temp / "m" / name, std::ios::binary) << bytes;
   }
-  CHECK(changed > 5000);
+  CHECK(changed > static_cast<std::int64_t>(5000 / kStep));
   REQUIRE(verify_memory(temp / "m").damages.empty());
 
   // What verify sees, opening or using the memory refuses: it never answers from damaged bytes.

@@ -60,6 +60,7 @@ TEST_CASE(
     take([&](float* y) { silu_times(y, up.data() + first, n); });
     take([&](float* y) { gelu_times(y, up.data() + first, n); });
     take([&](float* y) { soft_cap(30.0f, y, n); });
+    take([&](float* y) { clamped_silu_times(1.702f, 2.0f, y, up.data() + first, n); });
     take([&](float* y) { scale(0.3f, y, n); });
     take([&](float* y) { add_scaled(0.3f, up.data() + first, y, n); });
     return out;
@@ -68,7 +69,7 @@ TEST_CASE(
   for (const std::int64_t n : {1, 2, 5, 16, 31, 100})
     for (std::int64_t first = 0; first + n <= kMany; first += 83) {
       const std::vector<float> part = all_of(first, n);
-      for (std::int64_t f = 0; f < 5; ++f)
+      for (std::int64_t f = 0; f < 6; ++f)
         for (std::int64_t i = 0; i < n; ++i) {
           INFO("function " << f << ", number " << first + i << " as one of " << n);
           REQUIRE(part[static_cast<std::size_t>(f * n + i)] ==
@@ -82,17 +83,21 @@ TEST_CASE("elementwise: activations and soft caps are their formulas at any size
     for (const float spread : {0.1f, 3.0f, 60.0f}) {
       INFO(n << " numbers, spread " << spread);
       const auto x = draw(n, 3, spread), up = draw(n, 4, 1.0f);
-      auto with_silu = x, with_gelu = x, capped = x;
+      auto with_silu = x, with_gelu = x, capped = x, clamped = x;
       silu_times(with_silu.data(), up.data(), n);
+      clamped_silu_times(1.702f, 0.7f, clamped.data(), up.data(), n);
       gelu_times(with_gelu.data(), up.data(), n);
       soft_cap(30.0f, capped.data(), n);
-      std::vector<double> silus, gelus, caps;
+      std::vector<double> silus, gelus, caps, clamps;
       for (std::size_t i = 0; i < x.size(); ++i) {
         silus.push_back(silu(x[i]) * up[i]);
         gelus.push_back(gelu(x[i]) * up[i]);
         caps.push_back(30 * std::tanh(x[i] / 30.0));
+        const double g = std::min(x[i], 0.7f), u = std::clamp(up[i], -0.7f, 0.7f);
+        clamps.push_back(g / (1 + std::exp(-1.702f * g)) * (u + 1));
       }
       REQUIRE(worst_error(with_silu, silus, x) < 2e-6);
+      REQUIRE(worst_error(clamped, clamps, x) < 2e-6);
       REQUIRE(worst_error(with_gelu, gelus, x) < 2e-5);  // e^-2u with u rounded to float32
       // cap - 2 cap / (1 + e^2t): near 0 what is left of two numbers of cap's size
       double worst = 0;
@@ -108,11 +113,16 @@ TEST_CASE("elementwise: what is not a number stays so, wherever it stands") {
       const std::vector<float> ones(static_cast<std::size_t>(n), 1.0f);
       auto x = draw(n, 5, 1.0f);
       x[static_cast<std::size_t>(at)] = kNaN;
-      for (const int which : {0, 1, 2}) {
+      for (const int which : {0, 1, 2, 3, 4}) {
         auto y = x;
         if (which == 0) silu_times(y.data(), ones.data(), n);
         if (which == 1) gelu_times(y.data(), ones.data(), n);
         if (which == 2) soft_cap(2.0f, y.data(), n);
+        if (which == 3) clamped_silu_times(1.7f, 7.0f, y.data(), ones.data(), n);
+        if (which == 4) {
+          y = ones;
+          clamped_silu_times(1.7f, 7.0f, y.data(), x.data(), n);
+        }
         for (std::int64_t i = 0; i < n; ++i)
           REQUIRE(std::isnan(y[static_cast<std::size_t>(i)]) == (i == at));
       }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "episodic/model/activations.hpp"
 #include "episodic/model/safetensors.hpp"
 
 inline std::filesystem::path family_checkpoint(const char* name) {
@@ -23,6 +24,16 @@ inline std::vector<std::filesystem::path> family_checkpoints() {
   std::sort(all.begin(), all.end());
   return all;
 }
+
+/// While it lives, weights in blocks are multiplied with activations as they are: the reference
+/// rounds none.
+struct ExactActivations {
+  ExactActivations() { episodic::set_activations(episodic::cpu::Activations::exact); }
+  ~ExactActivations() { episodic::set_activations(before); }
+  ExactActivations(const ExactActivations&) = delete;
+  ExactActivations& operator=(const ExactActivations&) = delete;
+  const episodic::cpu::Activations before = episodic::activations();
+};
 
 struct ExpectedLogits {
   std::vector<std::int64_t> ids, greedy;

@@ -160,7 +160,7 @@ TEST_CASE("gguf settings: numbers that are none, and lists that differ, are refu
   CHECK(mentions(attempt("attention.causal", [](W& w, const std::string& n) { w.put(n, false); }),
                  "attention.causal"));
   CHECK(mentions(attempt("expert_count", [](W& w, const std::string& n) { w.put(n, 8u); }),
-                 "mixtures of experts"));
+                 "expert_used_count"));
 }
 
 TEST_CASE("gguf settings: a list of frequencies that is none, or only one of two") {

@@ -423,7 +423,10 @@ TEST_CASE("gguf: models that are not known are refused by name") {
   contains(error(small_llama().floats("blk.1.attn_q.weight", {1}, {1})), "'blk.1.attn_q.weight'");
   contains(error(small_llama().floats("blk.00.attn_q.weight", {1}, {1})), "'blk.00.attn_q.weight'");
   contains(error(small_llama().floats("blk.0.attn_q", {1}, {1})), "is not known");
-  contains(error(small_llama().put("llama.expert_count", 8u)), "mixtures of experts");
+  contains(error(small_llama().put("llama.expert_count", 8u)),
+           "llama.expert_used_count is missing");
+  contains(error(small_llama("qwen2").put("qwen2.expert_count", 8u)), "mixtures of experts");
+  contains(error(small_llama("qwen3moe")), "qwen3moe.expert_count is missing or 0");
   contains(error(small_llama().put("llama.rope.scaling.type", "su")), "'su' is not supported");
   // as in llama.cpp a factor that is not there is 1
   contains(error(small_llama().put("llama.rope.scaling.type", "yarn")), "no error");

@@ -72,20 +72,29 @@ TEST_CASE("weight plan: rows of fused tensors lie behind each other") {
 }
 
 TEST_CASE("weight plan: names, products and adapters come from the table of roles") {
-  const OpenModel model = open_model(kFamilies / "gemma3");  // norms on both sides, and of heads
   std::set<WeightRole> seen;
-  for (const WeightEntry& e : weight_plan(model.config)) {
-    const WeightRoleInfo& info = info_of(e.role);
-    seen.insert(e.role);
-    INFO(e.tensor);
-    CHECK(std::string(info.name) == name_of(e.role));
-    CHECK((e.tensor_shape.size() == 2) == (info.product || e.role == WeightRole::embedding));
-    if (e.role == WeightRole::head && model.config.tie_word_embeddings) continue;
-    const std::string name = std::string(info.hugging_face) + ".weight";
-    CHECK(e.tensor ==
-          (e.layer < 0 ? name : "model.layers." + std::to_string(e.layer) + "." + name));
+  // norms on both sides, and of heads; a mixture with a shared expert
+  for (const char* family : {"gemma3", "qwen2_moe"}) {
+    const OpenModel model = open_model(kFamilies / family);
+    for (const WeightEntry& e : weight_plan(model.config)) {
+      const WeightRoleInfo& info = info_of(e.role);
+      seen.insert(e.role);
+      INFO(e.tensor);
+      CHECK(std::string(info.name) == name_of(e.role));
+      CHECK((e.tensor_shape.size() == 2) ==
+            (!e.bias && (info.product || e.role == WeightRole::embedding)));
+      if (e.role == WeightRole::head && model.config.tie_word_embeddings) continue;
+      if (e.bias) continue;
+      std::string name = std::string(info.hugging_face) + ".weight";
+      if (e.role == WeightRole::attended_norm || e.role == WeightRole::feed_norm)
+        if (model.config.layers[0].norms == NormPlace::before) continue;  // another's name
+      if (const std::size_t at = name.find("{}"); at != std::string::npos)
+        name.replace(at, 2, std::to_string(e.expert));
+      CHECK(e.tensor ==
+            (e.layer < 0 ? name : "model.layers." + std::to_string(e.layer) + "." + name));
+    }
   }
-  // gemma3 has a weight of each role, but for an activation without weights
+  // the two have a weight of each role, but for those of an activation
   CHECK(seen.size() + std::size(kXieluRoles) == kWeightRoles.size());
   std::string products;
   for (const WeightRole role : kLayerProducts) products += std::string(name_of(role)) + " ";

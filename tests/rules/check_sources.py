@@ -200,7 +200,7 @@ def flags(root):
 def batches(root):
     """Every launcher beside its batch; but rows of several sequences are rows of one matrix to products and norms."""
     for path in sources(root, ["kernels"], {".hpp"}):
-        if path.name in ("product.hpp", "decoder.hpp"):
+        if path.name in ("product.hpp", "decoder.hpp", "mixture.hpp"):
             continue
         text = path.read_text(errors="replace")
         for name in re.findall(r"^cudaError_t (\w+)\(const \w+Params&", text, flags=re.M):

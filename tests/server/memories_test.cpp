@@ -606,8 +606,7 @@ TEST_CASE("memories: an encoder finds passages too, and reads each text once") {
     REQUIRE(caches() == 0);
     const json left = server.post("completions", asked).second["choices"][0]["passages"];
     REQUIRE(!left.empty());
-    for (const json& p : left)
-      REQUIRE((p["end"] <= place[0] || p["start"] >= place[1]));
+    for (const json& p : left) REQUIRE((p["end"] <= place[0] || p["start"] >= place[1]));
   }
 }
 

@@ -28,6 +28,7 @@ MODELS = [
     "ibm-granite-granite-3.3-2B-Instruct",
     "microsoft-Phi-3.5-mini-instruct",
     "mistralai-Mistral-Nemo-Instruct-2407",
+    "openai-gpt-oss-120b",
 ]
 
 # The formats of LLaMA 2 and 3, Gemma 2 and 3, and OLMo 2.

@@ -41,15 +41,20 @@ struct AttendInput {
   /// Null, or [n, H]: natural log-sum-exp of scores that take part in the softmax and are attended
   /// elsewhere, -inf where there are none. They add no value here, but take their share: out, sums
   /// and masses are then this call's part of the whole (they add up over the calls), and `lse` is
-  /// that of the whole. It also serves a sink logit of each head, which takes attention and gives
-  /// nothing (gpt-oss).
+  /// that of the whole.
   const float* other_lse = nullptr;
+  /// Null, or [H]: a score of each query head that every query meets beside its keys (gpt-oss; not
+  /// the first tokens, which are called sinks too). It takes its share of the softmax and gives no
+  /// value, so what keys receive adds up to less than 1. It is neither scaled nor capped, and never
+  /// part of a sum or a mass. Where the keys are divided among calls whose states are merged, one
+  /// call has them: given to several, they would count several times. -inf: none for that head.
+  const float* sink_logits = nullptr;
 };
 
 struct AttendOutput {
   MutableTensorView out;  ///< [n, H, e], written; zeros where a query sees no key
-  float* lse = nullptr;   ///< [n, H] natural log-sum-exp of the scaled scores, or null; -inf if no
-                          ///< key is seen
+  float* lse = nullptr;   ///< [n, H] natural log-sum-exp of the scaled scores and of what stands
+                          ///< beside them (other_lse, sink_logits), or null; -inf if there is none
   /// For each *relative* segment of each list, list by list in their order: a [length, H / L] array
   /// to which the probabilities that its keys received from the list's query heads, summed over the
   /// n queries, are **added**; or empty. Probabilities are those of the joint softmax, before value

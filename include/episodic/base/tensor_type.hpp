@@ -42,6 +42,7 @@ enum class TensorType : std::uint8_t {
   q5_k,
   q6_k,
   iq4_nl,
+  mxfp4,  ///< of the Open Compute Project: 4-bit floats with a power of two for each 32
 };
 
 /// Name as in the files: "F32", "BF16", "Q4_K", ...

@@ -29,8 +29,9 @@ void widen_row(TensorType type, const void* row, std::int64_t n, float* out);
 
 /// Stores n numbers as `type`: F32, F16, BF16 (to nearest even), Q8_0 and Q4_0 (with the rounding
 /// of the format's reference: halves away from zero, and for Q4_0 the scale that keeps the number
-/// of the largest magnitude). Numbers must be finite and, for Q8_0 and Q4_0, their scales within
-/// float16's range.
+/// of the largest magnitude) and MXFP4 (to the nearest, of two alike the one of smaller code, under
+/// the scale whose largest numbers are those of the largest magnitude). Numbers must be finite and,
+/// for Q8_0 and Q4_0, their scales within float16's range.
 /// \return false for another type
 bool quantize_row(TensorType type, const float* x, std::int64_t n, void* row);
 

@@ -149,6 +149,8 @@ class DeviceMemory final : public SequenceMemory {
     /// Of the dot products, > 0, in place of the shape's; 0: as the shape says. For a model whose
     /// scores are scaled in another way: the host's decoder scales its queries instead.
     float scale = 0.0f;
+    /// Null, or [H] in device memory: as AttendInput::sink_logits.
+    const float* sink_logits = nullptr;
     /// Of a step of one token: k and v are not read, for a kernel that `head_place` told where they
     /// belong has put them there.
     bool appended = false;

@@ -69,6 +69,14 @@ class HostMemory : public SequenceMemory {
   ///         may then be begun anew
   void attend(std::int64_t layer, const TensorView& q, const TensorView& k, const TensorView& v,
               const MutableTensorView& out) override;
+  /// The same with what the layer's attention has besides.
+  struct LayerStep {
+    TensorView q, k, v;
+    MutableTensorView out;
+    /// Null, or [H] as AttendInput::sink_logits: the layer's, in every step.
+    const float* sink_logits = nullptr;
+  };
+  void attend(std::int64_t layer, const LayerStep& step);
   /// The same of packed rows of float32 before rotary embedding, whose sizes follow from the step
   /// that is open.
   void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);

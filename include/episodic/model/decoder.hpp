@@ -93,6 +93,10 @@ class Decoder final : public LanguageModel {
   std::shared_ptr<SequenceState>& state();
   const std::shared_ptr<SequenceState>& state() const;
 
+  /// What a slot of the layer gives each head's softmax beside the keys
+  /// (AttendInput::sink_logits), for a slot of your own; empty: nothing.
+  const std::vector<float>& sink_logits(std::int64_t layer) const;
+
   /// Back to the empty sequence.
   void reset() { state()->reset(); }
 

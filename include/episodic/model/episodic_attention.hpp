@@ -17,7 +17,10 @@ namespace episodic {
 class EpisodicAttention final : public AttentionSlot {
  public:
   /// \param layer number of the layer in the memory
-  EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer);
+  /// \param sink_logits of the layer's heads, as AttendInput::sink_logits; empty: none
+  /// \throws ConfigError for a layer that the memory has not, or another number of them
+  EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer,
+                    std::vector<float> sink_logits = {});
 
   /// Takes q, k, v and out of any strides (parts of a fused projection) in float32, bfloat16 or
   /// float16, in host memory, and reads and writes them where they lie; computes in float32.
@@ -28,6 +31,7 @@ class EpisodicAttention final : public AttentionSlot {
  private:
   std::shared_ptr<EpisodicMemory> memory_;
   std::int64_t layer_;
+  std::vector<float> sink_logits_;
 };
 
 /// The memory as the sequence state of a decoder, with what keeps the layers that it does not

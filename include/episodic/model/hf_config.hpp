@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/model/mixture_spec.hpp"
 #include "episodic/model/rope.hpp"
 #include "episodic/model/weight_roles.hpp"
 
@@ -41,8 +42,10 @@ struct LayerSpec {
   bool gated = true;      ///< activation(gate) * up; else activation(up)
   bool parallel = false;  ///< the feed-forward network reads what attention reads
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool sink_logits = false;    ///< each head has a sink (AttendInput::sink_logits)
   bool fused_qkv = false;      ///< q, k and v are rows of one tensor
   bool fused_gate_up = false;  ///< gate and up are rows of one tensor
+  MixtureSpec mixture;         ///< in place of the dense network, if there are experts
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -92,6 +95,8 @@ struct ModelConfig {
   std::string quantization;
   /// What config.json says and this model does not do, a line each: nobody need be stopped by it.
   std::vector<std::string> notes;
+
+  bool has_mixture() const;  ///< of experts, in any layer
 
   /// Layers that a memory serves, in order: those of full attention where a model mixes them with
   /// sliding windows (which need no memory of what has left them), else all.

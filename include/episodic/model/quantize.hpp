@@ -21,7 +21,8 @@ std::optional<TensorType> quantized_type(std::string_view name);
 
 /// Rounds the matrices of an open model as ggml's reference does: blocks of 32 along a row, each
 /// with a scale of 16 bits. Embedding and head are Q8_0 for either type, for they suffer most;
-/// norms and biases, and matrices whose rows are no multiple of 32 long, stay as they are stored.
+/// norms and biases, routers of experts, and matrices whose rows are no multiple of 32 long, stay
+/// as they are stored.
 /// The files stay as they are; the rounded matrices lie in memory.
 /// \throws ConfigError for another type, for weights that are quantised already, and where no
 ///         matrix can be rounded; DataError naming a tensor whose numbers are not finite or too

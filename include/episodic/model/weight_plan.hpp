@@ -22,8 +22,13 @@ struct WeightEntry {
   bool bias = false;                       ///< the bias of that role's product: [rows]
   std::string tensor;                      ///< name in the checkpoint
   std::vector<std::int64_t> tensor_shape;  ///< of the whole tensor
-  std::int64_t first_row = 0, rows = 0;    ///< the part of the tensor's first dimension
-  double offset = 0;  ///< added to every element (norms that store w for 1 + w)
+  /// The part of the tensor's rows, which are all its dimensions but the last, flattened.
+  std::int64_t first_row = 0, rows = 0;
+  double offset = 0;         ///< added to every element (norms that store w for 1 + w)
+  std::int64_t expert = -1;  ///< of a mixture; -1: of none alone
+
+  /// Elements of a row.
+  std::int64_t columns() const { return tensor_shape.size() > 1 ? tensor_shape.back() : 1; }
 };
 
 /// All weights of a model, in the order in which a step needs them.
@@ -54,6 +59,9 @@ class PlannedWeights {
   /// \throws DataError if the plan has no such entry
   WeightView at(WeightRole role, std::int64_t layer = -1, bool bias = false) const;
   bool has(WeightRole role, std::int64_t layer = -1, bool bias = false) const;
+  /// The same of an expert. \pre the layer is a mixture that has it
+  WeightView of_expert(WeightRole role, std::int64_t layer, std::int64_t expert,
+                       bool bias = false) const;
 
   const std::shared_ptr<const TensorSource>& source() const { return source_; }
 
@@ -64,7 +72,9 @@ class PlannedWeights {
  private:
   void require_finite(const WeightEntry& entry) const;
   void require_not_all_zero() const;
-  const WeightEntry* find(WeightRole role, std::int64_t layer, bool bias) const;
+  const WeightEntry* find(WeightRole role, std::int64_t layer, bool bias,
+                          std::int64_t expert) const;
+  WeightView at(WeightRole role, std::int64_t layer, bool bias, std::int64_t expert) const;
 
   std::shared_ptr<const TensorSource> source_;
   std::vector<WeightEntry> entries_;

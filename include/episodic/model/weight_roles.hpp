@@ -11,7 +11,7 @@
 
 namespace episodic {
 
-/// What a weight is for. Those from input_norm to down are of one layer.
+/// What a weight is for. Those from input_norm to shared_down are of one layer.
 enum class WeightRole : std::uint8_t {
   embedding,      ///< [vocab, hidden]
   input_norm,     ///< [hidden], on what attention reads
@@ -20,6 +20,7 @@ enum class WeightRole : std::uint8_t {
   fed_norm,       ///< [hidden], on what it adds
   q_norm,         ///< [head_dim], or [heads * head_dim] for QkNorm::row
   k_norm,         ///< the same for keys
+  sink_logits,    ///< [heads], a score of each head that every query meets beside its keys
   q,
   k,
   v,  ///< [heads * head_dim, hidden]
@@ -27,6 +28,15 @@ enum class WeightRole : std::uint8_t {
   gate,
   up,    ///< [intermediate, hidden]
   down,  ///< [hidden, intermediate]
+  // of a mixture of experts, which a layer has in place of gate, up and down:
+  router,         ///< [experts, hidden]; its bias: [experts]
+  expert_gate,    ///< [width, hidden], of each expert
+  expert_up,      ///< the same
+  expert_down,    ///< [hidden, width], of each expert
+  shared_router,  ///< [hidden]: what the shared expert is multiplied by, before a sigmoid
+  shared_gate,
+  shared_up,    ///< [shared width, hidden], of the expert that every token uses
+  shared_down,  ///< [hidden, shared width]
   xielu_alpha_p,
   xielu_alpha_n,
   xielu_beta,
@@ -46,7 +56,7 @@ struct WeightName {
 };
 
 /// Which part of a model a weight is of.
-enum class WeightBlock : std::uint8_t { vocabulary, attention, feed_forward, output };
+enum class WeightBlock : std::uint8_t { vocabulary, attention, feed_forward, mixture, output };
 
 struct WeightRoleInfo {
   WeightRole role;
@@ -60,8 +70,9 @@ struct WeightRoleInfo {
 };
 
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
-/// before the feed-forward network is that of the norm behind attention (weight_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 20> kWeightRoles{{
+/// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
+/// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
+inline constexpr std::array<WeightRoleInfo, 29> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
@@ -76,6 +87,8 @@ inline constexpr std::array<WeightRoleInfo, 20> kWeightRoles{{
      false, "head_dim"},
     {WeightRole::k_norm, "k_norm", "self_attn.k_norm", "attn_k_norm", WeightBlock::attention, false,
      false, "head_dim"},
+    {WeightRole::sink_logits, "sink_logits", "self_attn.sinks", "attn_sinks",
+     WeightBlock::attention, false, false, "num_attention_heads"},
     {WeightRole::q, "q", "self_attn.q_proj", "attn_q", WeightBlock::attention, true, true,
      "num_attention_heads, head_dim and hidden_size"},
     {WeightRole::k, "k", "self_attn.k_proj", "attn_k", WeightBlock::attention, true, true,
@@ -90,6 +103,22 @@ inline constexpr std::array<WeightRoleInfo, 20> kWeightRoles{{
      "intermediate_size and hidden_size"},
     {WeightRole::down, "down", "mlp.down_proj", "ffn_down", WeightBlock::feed_forward, true, true,
      "intermediate_size and hidden_size"},
+    {WeightRole::router, "router", "mlp.gate", "ffn_gate_inp", WeightBlock::mixture, true, false,
+     "the number of experts and hidden_size"},
+    {WeightRole::expert_gate, "expert_gate", "mlp.experts.{}.gate_proj", "ffn_gate_exps",
+     WeightBlock::mixture, true, false, "the number of experts, their width and hidden_size"},
+    {WeightRole::expert_up, "expert_up", "mlp.experts.{}.up_proj", "ffn_up_exps",
+     WeightBlock::mixture, true, false, "the number of experts, their width and hidden_size"},
+    {WeightRole::expert_down, "expert_down", "mlp.experts.{}.down_proj", "ffn_down_exps",
+     WeightBlock::mixture, true, false, "the number of experts, their width and hidden_size"},
+    {WeightRole::shared_router, "shared_router", "mlp.shared_expert_gate", "ffn_gate_inp_shexp",
+     WeightBlock::mixture, true, false, "hidden_size"},
+    {WeightRole::shared_gate, "shared_gate", "mlp.shared_expert.gate_proj", "ffn_gate_shexp",
+     WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
+    {WeightRole::shared_up, "shared_up", "mlp.shared_expert.up_proj", "ffn_up_shexp",
+     WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
+    {WeightRole::shared_down, "shared_down", "mlp.shared_expert.down_proj", "ffn_down_shexp",
+     WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
     {WeightRole::xielu_alpha_p, "xielu_alpha_p", "mlp.act_fn.alpha_p", "xielu.alpha_p",
      WeightBlock::feed_forward, false, false, "hidden_act"},
     {WeightRole::xielu_alpha_n, "xielu_alpha_n", "mlp.act_fn.alpha_n", "xielu.alpha_n",
@@ -108,27 +137,35 @@ constexpr const WeightRoleInfo& info_of(WeightRole role) {
   return kWeightRoles[static_cast<std::size_t>(role)];
 }
 
+/// Whether quantising rounds it, if it is a matrix: not what a router decides by, which is small.
+constexpr bool is_rounded(WeightRole role) {
+  return role != WeightRole::router && role != WeightRole::shared_router;
+}
+
 namespace detail {
 constexpr bool roles_in_order() {
   for (std::size_t i = 0; i < kWeightRoles.size(); ++i)
     if (kWeightRoles[i].role != static_cast<WeightRole>(i)) return false;
   return kWeightRoles.back().role == WeightRole::head;
 }
+constexpr bool is_layer_product(const WeightRoleInfo& r) {
+  return r.product && r.block != WeightBlock::vocabulary && r.block != WeightBlock::mixture;
+}
 constexpr std::size_t count_layer_products() {
   std::size_t n = 0;
-  for (const WeightRoleInfo& r : kWeightRoles)
-    n += r.product && r.block != WeightBlock::vocabulary ? 1 : 0;
+  for (const WeightRoleInfo& r : kWeightRoles) n += is_layer_product(r) ? 1 : 0;
   return n;
 }
 }  // namespace detail
 static_assert(detail::roles_in_order(), "each role has its row");
 
-/// The products of a layer, in the order in which a step needs them: q, k, v, o, gate, up, down.
+/// The products of a dense layer, in the order in which a step needs them: q, k, v, o, gate, up,
+/// down.
 inline constexpr auto kLayerProducts = [] {
   std::array<WeightRole, detail::count_layer_products()> roles{};
   std::size_t n = 0;
   for (const WeightRoleInfo& r : kWeightRoles)
-    if (r.product && r.block != WeightBlock::vocabulary) roles[n++] = r.role;
+    if (detail::is_layer_product(r)) roles[n++] = r.role;
   return roles;
 }();
 

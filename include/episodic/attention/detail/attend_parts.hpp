@@ -151,7 +151,7 @@ inline float log_sum_exp_of(float max, float sum) {
 
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();  // lse of no key
 
-/// What keys attended elsewhere (AttendInput::other_lse) add to a sum of exp2(score - max), scores
+/// What stands beside the keys (`beside_keys`) adds to a sum of exp2(score - max), scores
 /// in units of log 2. Infinite where they outweigh all keys here by far: those then get nothing.
 inline double share_of_other(float other_lse, float max) {
   return other_lse == kNothing ? 0.0 : std::exp2(static_cast<double>(other_lse) * kLog2E - max);
@@ -163,6 +163,12 @@ inline float with_other(float lse, float other_lse) {
   if (lse == kNothing) return other_lse;
   const double low = std::min(lse, other_lse), high = std::max(lse, other_lse);
   return static_cast<float>(high + std::log1p(std::exp(low - high)));
+}
+
+/// Log-sum-exp of all that takes part in the softmax of row (query, head) without a key here.
+inline float beside_keys(const AttendInput& input, std::int64_t row, std::int64_t head) {
+  const float other = input.other_lse != nullptr ? input.other_lse[row] : kNothing;
+  return input.sink_logits != nullptr ? with_other(input.sink_logits[head], other) : other;
 }
 
 /// Number of keys in the relative segments of a list, seen or not.

@@ -166,6 +166,12 @@ inline void check(const AttendShape& shape, const AttendInput& input, const Atte
     }
   }
   check_column_sums(input, output);
+  if (input.sink_logits == nullptr) return;
+  for (std::int64_t h = 0; h < shape.n_heads; ++h) {
+    if (input.sink_logits[h] < std::numeric_limits<float>::infinity()) continue;  // -inf is none
+    fail(concat("sink_logits[", h, "] is ", input.sink_logits[h],
+                ", must be finite, or -inf for none"));
+  }
 }
 
 }  // namespace attend_detail

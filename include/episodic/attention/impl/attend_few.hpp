@@ -270,7 +270,7 @@ class Few {
         total += static_cast<double>(max[i]) * sum[i];
       }
       const std::int64_t row = row_of_output(g, r);
-      const float other = input_.other_lse != nullptr ? input_.other_lse[row] : kNothing;
+      const float other = beside_keys(input_, row, row % shape_.n_heads);
       const double seen = total;
       total += share_of_other(other, m);
       const float inverse =

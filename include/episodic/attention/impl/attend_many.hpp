@@ -383,9 +383,8 @@ class Many {
       for (std::int64_t lane = 0; lane < panels_ * lanes_; ++lane) {
         const float sum = s_.sum[lane];
         const bool seen = lane < n_lanes_ && sum != 0.0f;
-        const float other = lane < n_lanes_ && m_.input_.other_lse != nullptr
-                                ? m_.input_.other_lse[row_of_lane(lane)]
-                                : kNothing;
+        const float other =
+            lane < n_lanes_ ? beside_keys(m_.input_, row_of_lane(lane), head_of(lane)) : kNothing;
         const float all = sum + static_cast<float>(share_of_other(other, s_.max[lane]));
         s_.inverse[lane] = seen ? 1.0f / all : 0.0f;
         if (lane < n_lanes_ && m_.output_.lse != nullptr) {

@@ -76,6 +76,11 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const float* q, const fl
 
 EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const TensorView& q, const TensorView& k,
                                         const TensorView& v, const MutableTensorView& out) {
+  attend(l, LayerStep{q, k, v, out});
+}
+
+EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const LayerStep& step) {
+  const auto& [q, k, v, out, sink_logits] = step;
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   if (!m.open || l != m.next_layer || l >= m.shape.n_layers)
@@ -127,8 +132,9 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const TensorView& q, con
                             m.softcaps[static_cast<std::size_t>(l)]};
     const TensorView relative(m.q_relative.data(), shape.of_queries());
     // Without far keys no segment is at the fixed position; the view is then never read.
-    const AttendInput input{
-        relative, far ? TensorView(m.q_fixed.data(), shape.of_queries()) : relative, m.lists};
+    const AttendInput input{relative,
+                            far ? TensorView(m.q_fixed.data(), shape.of_queries()) : relative,
+                            m.lists, nullptr, sink_logits};
     AttendOutput output{out, nullptr, m.sums};
     if (m.wants_masses()) {
       m.masses.assign(
