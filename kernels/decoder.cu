@@ -28,6 +28,7 @@ FieldError check(const AddNormParams& p) {
   // these are said of what is added
   EPISODIC_FIELD(p, maybe_norm_of_added, p.maybe_added || !p.maybe_norm_of_added);
   EPISODIC_FIELD(p, multiplier, p.maybe_added || p.multiplier == 1.0f);
+  EPISODIC_FIELD(p, maybe_norm_bias, p.layer_norm || !p.maybe_norm_bias);
   if (p.n == 0) return {};
   EPISODIC_FIELD_GIVEN(p, hidden);
   EPISODIC_FIELD_GIVEN(p, y);
@@ -53,9 +54,28 @@ FieldError check(const FinishQkvParams& p) {
   return {};
 }
 
+FieldError check(const ScaleQueriesParams& p) {
+  EPISODIC_FIELD(p, n, p.n >= 0);
+  EPISODIC_FIELD(p, width, p.width >= 1);
+  EPISODIC_FIELD(p, row_stride, p.row_stride >= p.width);
+  EPISODIC_FIELD(p, original, p.original >= 1);
+  EPISODIC_FIELD(p, last_position, p.last_position >= 0);
+  EPISODIC_FIELD(p, beta, p.beta >= 0);
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, q);
+  EPISODIC_FIELD_GIVEN(p, position);
+  return {};
+}
+
+bool only_without_gate(GateActivation a) {
+  return a == GateActivation::relu_squared || a == GateActivation::xielu;
+}
+
 FieldError check(const GateParams& p) {
   EPISODIC_FIELD(p, n, p.n >= 0);
   EPISODIC_FIELD(p, width, p.width >= 1);
+  EPISODIC_FIELD(p, activation, !p.gated || !only_without_gate(p.activation));
   if (p.n == 0) return {};
   EPISODIC_FIELD_GIVEN(p, gate_up);
   EPISODIC_FIELD_GIVEN(p, y);
@@ -68,6 +88,7 @@ FieldError check(const GateParams& p) {
 const char* invalid_field(const EmbedParams& params) { return check(params).field; }
 const char* invalid_field(const AddNormParams& params) { return check(params).field; }
 const char* invalid_field(const FinishQkvParams& params) { return check(params).field; }
+const char* invalid_field(const ScaleQueriesParams& params) { return check(params).field; }
 const char* invalid_field(const GateParams& params) { return check(params).field; }
 
 cudaError_t embed_tokens(const EmbedParams& p, cudaStream_t stream) {
@@ -101,6 +122,15 @@ cudaError_t finish_qkv(const FinishQkvParams& p, cudaStream_t stream) {
   });
 }
 
+cudaError_t scale_queries(const ScaleQueriesParams& p, cudaStream_t stream) {
+  if (const FieldError wrong = check(p)) return wrong.error;
+  if (p.n == 0) return cudaSuccess;
+  return for_element(p.dtype, [&](auto element) {
+    return launch(ScaleQueriesKernel<typename decltype(element)::type>, blocks_for(p.n),
+                  kDecoderThreads, 0, stream, p);
+  });
+}
+
 cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
@@ -108,6 +138,11 @@ cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
     using T = typename decltype(element)::type;
     constexpr int kPack = kPackOf<T>;
     const bool packed = p.width % kPack == 0 && all_aligned(16, p.gate_up, p.y);
+    if (!p.gated)
+      return launch(ActivationKernel<T>,
+                    blocks_for_layers((p.width + kDecoderThreads - 1) / kDecoderThreads,
+                                      p.n < kMostGridRows ? p.n : kMostGridRows),
+                    kDecoderThreads, 0, stream, p);
     const std::int64_t threads = packed ? p.width / kPack : p.width;
     return launch(packed ? GateKernel<T, kPack> : GateKernel<T, 1>,
                   blocks_for_layers((threads + kDecoderThreads - 1) / kDecoderThreads,

@@ -41,6 +41,35 @@ __device__ inline float rms_factor(float squares, std::int64_t count, float eps)
   return own;
 }
 
+/// The sum of what the block's threads hold. All threads get it, and may call this again at once.
+template <int kThreads>
+__device__ inline float block_sum(float part) {
+  using Reduce = cub::BlockReduce<float, kThreads>;
+  EPISODIC_SHARED(storage, typename Reduce::TempStorage);
+  EPISODIC_SHARED(total, float);
+  const float sum = Reduce(storage).Sum(part);
+  if (threadIdx.x == 0) total = sum;
+  __syncthreads();
+  const float own = total;
+  __syncthreads();  // total and storage are written again
+  return own;
+}
+
+/// The LayerNorm of a row, which the block's threads each hold their channels of in `hidden`.
+template <class T>
+__device__ inline void layer_norm_row(const AddNormParams& p, const float* hidden, T* y) {
+  float sum = 0.0f;
+  for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads) sum += hidden[c];
+  const float mean = block_sum<kDecoderThreads>(sum) / static_cast<float>(p.width);
+  float squares = 0.0f;
+  for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
+    squares += (hidden[c] - mean) * (hidden[c] - mean);
+  const float factor = rms_factor<kDecoderThreads>(squares, p.width, p.eps);
+  for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
+    y[c] = narrow<T>((hidden[c] - mean) * factor * p.maybe_norm[c] +
+                     (p.maybe_norm_bias ? p.maybe_norm_bias[c] : 0.0f));
+}
+
 /// One block a row. A thread meets the same channels in every pass, so that none needs a barrier.
 template <class T>
 __global__ void __launch_bounds__(kDecoderThreads) AddNormKernel(AddNormParams p) {
@@ -69,8 +98,12 @@ __global__ void __launch_bounds__(kDecoderThreads) AddNormKernel(AddNormParams p
       }
       squares += x * x;
     }
-    const float factor = p.maybe_norm ? rms_factor<kDecoderThreads>(squares, p.width, p.eps) : 1.0f;
     T* y = static_cast<T*>(p.y) + i * p.width;
+    if (p.layer_norm && p.maybe_norm) {
+      layer_norm_row(p, hidden, y);
+      continue;
+    }
+    const float factor = p.maybe_norm ? rms_factor<kDecoderThreads>(squares, p.width, p.eps) : 1.0f;
     for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
       y[c] = narrow<T>(p.maybe_norm ? hidden[c] * factor * p.maybe_norm[c] : hidden[c]);
   }
@@ -103,6 +136,18 @@ __global__ void __launch_bounds__(kQkvThreads) FinishQkvKernel(FinishQkvParams p
     }
     for (std::int64_t c = threadIdx.x; c < count; c += kQkvThreads)
       x[c] = narrow<T>(norm ? value(c) * factor * norm[c] : value(c));
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kDecoderThreads) ScaleQueriesKernel(ScaleQueriesParams p) {
+  const std::int64_t first = *p.position;
+  for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
+    const std::int64_t at = first + i < p.last_position ? first + i : p.last_position;
+    const float factor = 1.0f + p.beta * log1pf(static_cast<float>(at / p.original));
+    T* q = static_cast<T*>(p.q) + i * p.row_stride;
+    for (std::int64_t c = threadIdx.x; c < p.width; c += kDecoderThreads)
+      q[c] = narrow<T>(widen(q[c]) * factor);
   }
 }
 
@@ -142,6 +187,28 @@ __global__ void __launch_bounds__(kDecoderThreads) GateKernel(GateParams p) {
       }
       store_pack<kPack>(y + c, out);
     }
+  }
+}
+
+/// Of a network without a gate.
+__device__ inline float activated_alone(const GateParams& p, float x) {
+  if (p.activation == GateActivation::relu_squared) return x < 0.0f ? 0.0f : x * x;  // NaN stays
+  if (p.activation != GateActivation::xielu) return activated(p.activation, x);
+  const float curved = x > 0.0f
+                           ? p.xielu.positive * x * x
+                           : p.xielu.negative * (expm1f(x > p.xielu.eps ? p.xielu.eps : x) - x);
+  return curved + p.xielu.beta * x;
+}
+
+/// As GateKernel, of rows that hold no gates.
+template <class T>
+__global__ void __launch_bounds__(kDecoderThreads) ActivationKernel(GateParams p) {
+  for (std::int64_t row = blockIdx.y; row < p.n; row += gridDim.y) {
+    const T* const x = static_cast<const T*>(p.gate_up) + row * p.width;
+    T* const y = static_cast<T*>(p.y) + row * p.width;
+    for (std::int64_t c = blockIdx.x * kDecoderThreads + threadIdx.x; c < p.width;
+         c += gridDim.x * kDecoderThreads)
+      y[c] = narrow<T>(activated_alone(p, widen(x[c]) + (p.maybe_bias ? p.maybe_bias[c] : 0.0f)));
   }
 }
 

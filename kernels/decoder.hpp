@@ -36,6 +36,7 @@ const char* invalid_field(const EmbedParams& params);
 ///     hidden += multiplier * a
 ///     y = maybe_norm ? norm(hidden, maybe_norm) : hidden
 ///
+/// With layer_norm the last is (x - mean) / sqrt(mean((x - mean)^2) + eps) * w + maybe_norm_bias.
 /// All in float32, y rounded once.
 struct AddNormParams {
   DType dtype = DType::bfloat16;  ///< of y
@@ -47,7 +48,9 @@ struct AddNormParams {
   const float* maybe_norm_of_added = nullptr;  ///< [width], only with maybe_added
   float multiplier = 1.0f;                     ///< other than 1 only with maybe_added
   const float* maybe_norm = nullptr;           ///< [width]
-  void* y = nullptr;                           ///< [n, width], written
+  bool layer_norm = false;
+  const float* maybe_norm_bias = nullptr;  ///< [width], only with layer_norm
+  void* y = nullptr;                       ///< [n, width], written
 };
 cudaError_t add_norm(const AddNormParams& params, cudaStream_t stream);
 /// The field of them that add_norm refuses, by its name; null: none. Reads no array.
@@ -75,10 +78,31 @@ cudaError_t finish_qkv(const FinishQkvParams& params, cudaStream_t stream);
 /// The field of them that finish_qkv refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const FinishQkvParams& params);
 
-/// What a gated feed-forward network applies to its gate. GELU by its tanh formula.
-enum class GateActivation : std::uint8_t { silu, gelu_tanh };
+/// q[i, :] *= 1 + beta log(1 + floor(p / original)), p = min(position + i, last_position); the
+/// factor in float32, rounded once.
+struct ScaleQueriesParams {
+  DType dtype = DType::bfloat16;
+  void* q = nullptr;  ///< rows of `width`, row_stride apart
+  std::int64_t n = 0, width = 0, row_stride = 0;
+  const std::int64_t* position = nullptr;  ///< of row 0, read on the device
+  std::int64_t last_position = 0, original = 1;
+  float beta = 0.0f;
+};
+cudaError_t scale_queries(const ScaleQueriesParams& params, cudaStream_t stream);
+/// The field of them that scale_queries refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const ScaleQueriesParams& params);
+
+/// What a gated feed-forward network applies to its gate. GELU by its tanh formula. The last two
+/// are only of networks without a gate.
+enum class GateActivation : std::uint8_t { silu, gelu_tanh, relu_squared, xielu };
+
+/// Above 0: positive x^2 + beta x, else negative (expm1(min(x, eps)) - x) + beta x.
+struct XieluParams {
+  float positive = 0.0f, negative = 0.0f, beta = 0.0f, eps = 0.0f;
+};
 
 /// y[i, c] = activation(gate[i, c]) * up[i, c], biases added before, in float32, rounded once.
+/// Without a gate y[i, c] = activation(up[i, c]).
 struct GateParams {
   DType dtype = DType::bfloat16;
   GateActivation activation = GateActivation::silu;
@@ -86,6 +110,8 @@ struct GateParams {
   const float* maybe_bias = nullptr;  ///< [2 * width]
   std::int64_t n = 0, width = 0;
   void* y = nullptr;  ///< [n, width], written
+  bool gated = true;  ///< else gate_up is [n, width], and maybe_bias [width]
+  XieluParams xielu;
 };
 cudaError_t gate_times_up(const GateParams& params, cudaStream_t stream);
 /// The field of them that gate_times_up refuses, by its name; null: none. Reads no array.

@@ -128,8 +128,10 @@ FieldError check(const ProductParams& p, const void* y) {
   return {};
 }
 
-FieldError check(const ProductParams& p, GateActivation, const void* y) {
+FieldError check(const ProductParams& p, GateActivation activation, const void* y) {
   if (const FieldError wrong = check(p, y)) return wrong;
+  if (activation != GateActivation::silu && activation != GateActivation::gelu_tanh)
+    return {"activation", cudaErrorInvalidValue};
   EPISODIC_FIELD(p, out, p.out % 2 == 0);
   return {};
 }

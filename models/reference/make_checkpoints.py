@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random tiny checkpoints of every family, and what the reference implementation says of them.
 
-usage: make_checkpoints.py [--only NAME] [OUT_DIR]        OUT_DIR: tests/model/families
+usage: make_checkpoints.py [OUT_DIR] [--only NAME...]        OUT_DIR: tests/model/families
 
 Needs torch and transformers from PyPI, and the network only to install them:
 
@@ -19,14 +19,18 @@ import json
 import pathlib
 import shutil
 import tempfile
+import zlib
 
 import numpy as np
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 GREEDY = 32
+# what config.json may hold and a model does not depend on
+NOT_OF_THE_MODEL = {"id2label", "label2id", "chunk_size_feed_forward", "output_attentions", "output_hidden_states",
+                    "return_dict", "problem_type", "use_cache", "initializer_range", "is_encoder_decoder", "dtype"}
 # alike in all cases; small, and no two sizes equal
 BASE = dict(vocab_size=72, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
@@ -127,9 +131,84 @@ CASES = {
 }
 
 
+def dense(model_type, prefix=None, **changes):
+    """A case that another one beside it does not change: config.json is written whole, the seed is of the name.
+
+    `prefix` renames the tensors that begin so; a model that sees has a text_config.
+    """
+    made = dict(case(model_type, **changes), whole=True, prefix=prefix or {})
+    if "text_config" in changes:
+        made["config"] = {k: v for k, v in changes.items() if k != "old"}
+    return made
+
+
+YARN = dict(factor=4.0, original_max_position_embeddings=6, beta_fast=32.0, beta_slow=1.0)
+HYBRID = dict(num_hidden_layers=4, layer_types=["sliding_attention"] * 3 + ["full_attention"], sliding_window=7)
+PAIR = dict(hidden_size=32, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1)
+TALL = dict(hidden_size=32, intermediate_size=40)
+VISION = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14)
+CASES |= {
+    # positions beyond 6 scale queries
+    "ministral3": dense("ministral3", head_dim=8, **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=1.0,
+                                                          llama_4_scaling_beta=0.4, **YARN)),
+    "olmo3": dense("olmo3", rope_parameters=dict(
+        sliding_attention=dict(rope_type="default", rope_theta=5e5),
+        full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0, original_max_position_embeddings=24,
+                            attention_factor=1.2079441541679836, beta_fast=32.0, beta_slow=1.0)), **HYBRID),
+    # as transformers 4 wrote it
+    "olmo3_old": dense("olmo3", old=dict(rope_parameters=None, layer_types=None, rope_theta=5e5,
+                                         rope_scaling=dict(rope_type="yarn", factor=8.0,
+                                                           original_max_position_embeddings=24)),
+                       rope_parameters=dict(
+                           sliding_attention=dict(rope_type="default", rope_theta=5e5),
+                           full_attention=dict(rope_type="yarn", rope_theta=5e5, factor=8.0,
+                                               original_max_position_embeddings=24)), **HYBRID),
+    # 32B: sliding layers, full ones without rotary embedding; 1.2B: all layers full, all rotate
+    "exaone4": dense("exaone4", **rope("llama3", 1e6, **LLAMA3), **HYBRID),
+    "exaone4_full": dense("exaone4", sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True,
+                          **rope("llama3", 1e6, **LLAMA3)),
+    "cohere2": dense("cohere2", logit_scale=0.25, **PAIR, **rope("default", 5e4), **HYBRID),
+    "cohere": dense("cohere", logit_scale=0.25, **PAIR, **rope("default", 1e4)),
+    "cohere_biases": dense("cohere", attention_bias=True, tie_word_embeddings=False, **PAIR, **rope("default", 1e4)),
+    "glm4": dense("glm4", head_dim=32, **TALL, **rope("default", 1e4, partial_rotary_factor=0.5)),
+    "glm": dense("glm", head_dim=16, **PAIR, **rope("default", 1e4, partial_rotary_factor=0.5)),
+    "seed_oss": dense("seed_oss", head_dim=10, **rope("default", 1e7)),
+    "seed_oss_biases": dense("seed_oss", head_dim=10, attention_bias=False, attention_out_bias=True, mlp_bias=True,
+                             **rope("default", 1e7)),
+    "apertus": dense("apertus", attention_bias=False, **rope("llama3", 12e6, **LLAMA3)),
+    "arcee": dense("arcee", **rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=128)),
+    "ernie4_5": dense("ernie4_5", head_dim=16, **TALL, **rope("default", 5e5)),
+    "ernie4_5_biases": dense("ernie4_5", head_dim=16, use_bias=True, tie_word_embeddings=False, **TALL,
+                             **rope("default", 5e5)),
+    "nemotron": dense("nemotron", hidden_size=32, **rope("default", 1e4, partial_rotary_factor=0.5)),
+    "starcoder2": dense("starcoder2", **rope("default", 1e5)),
+    "starcoder2_window": dense("starcoder2", sliding_window=9, **rope("default", 1e5)),
+    "stablelm": dense("stablelm", hidden_size=32, use_qkv_bias=True, **rope("default", 1e4, partial_rotary_factor=0.25)),
+    "stablelm_parallel": dense("stablelm", hidden_size=32, use_parallel_residual=True,
+                               **rope("default", 1e4, partial_rotary_factor=0.25)),
+    # Phi-4, whose window and table are plain
+    "phi4": dense("phi3", sliding_window=None, **rope("default", 25e4)),
+    # the text parts of models that see: by the names of transformers 5, and of 4
+    "gemma3_sees": dense("gemma3", vision_config=dict(model_type="siglip_vision_model", **VISION), mm_tokens_per_image=4,
+                         text_config=dict(BASE, num_hidden_layers=3, tie_word_embeddings=True,
+                                          layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                          **GEMMA)),
+    "mistral_small3": dense("mistral3", prefix={"model.language_model.": "language_model.model.",
+                                                "lm_head.": "language_model.lm_head.", "model.": ""},
+                            vision_config=dict(model_type="pixtral", head_dim=8, **VISION), tie_word_embeddings=False,
+                            text_config=dict(BASE, model_type="mistral", head_dim=8, sliding_window=None,
+                                             **rope("default", 1e9))),
+    "ministral3_sees": dense("mistral3", vision_config=dict(model_type="pixtral", head_dim=8, **VISION),
+                             tie_word_embeddings=True,
+                             text_config=dict(BASE, model_type="ministral3", head_dim=8, tie_word_embeddings=True,
+                                              **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=1.0,
+                                                     llama_4_scaling_beta=0.4, **YARN))),
+}
+
+
 def randomise(model, seed):
     """Weights at which every part of the model matters: norms away from 1, biases and heads away from 0."""
-    config = model.config
+    config = model.config.get_text_config()
     multiplier = getattr(config, "embedding_multiplier", config.hidden_size**0.5 if "gemma" in config.model_type else 1)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -141,6 +220,13 @@ def randomise(model, seed):
             parameter.data.copy_(0.3 * draw)
         else:
             parameter.data.add_(0.3 * draw)
+
+
+def renamed(name, spec):
+    for old, new in spec.get("prefix", {}).items():
+        if name.startswith(old):
+            return new + name[len(old):]
+    return name
 
 
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -181,8 +267,11 @@ def logits_of(model, ids):
 def make(name, spec, out):
     config = AutoConfig.for_model(spec["model_type"], **spec["config"])
     config._attn_implementation = "eager"
-    seed = spec["seed"] or 1 + list(CASES).index(name)
-    model = AutoModelForCausalLM.from_config(config).float().eval()
+    text = config.get_text_config()
+    named = zlib.crc32(name.encode()) if spec.get("whole") else 1 + list(CASES).index(name)
+    seed = spec["seed"] or named
+    kind = AutoModelForCausalLM if text is config else AutoModelForImageTextToText
+    model = kind.from_config(config).float().eval()
     randomise(model, seed)
 
     folder = out / name
@@ -190,8 +279,10 @@ def make(name, spec, out):
     folder.mkdir(parents=True)
     if spec["mxfp4"]:
         state = quantised_experts(model)
+    elif spec["as_saved"]:
+        state = saved_state(model)
     else:
-        state = saved_state(model) if spec["as_saved"] else {k: v.contiguous().numpy() for k, v in model.state_dict().items()}
+        state = {renamed(k, spec): v.contiguous().numpy() for k, v in model.state_dict().items()}
     if config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     save_file(state, folder / "model.safetensors")
@@ -199,6 +290,8 @@ def make(name, spec, out):
     known = {"architectures", "model_type", "transformers_version", "layer_types", "no_rope_layers", "rope_parameters",
              "tie_word_embeddings", "rms_norm_eps", "hidden_act", *spec["config"], *(spec["old"] or {})}
     known |= {k for k in written if "multiplier" in k or "window" in k or k.endswith(("_bias", "softcapping", "scaling"))}
+    if spec.get("whole"):
+        known |= written.keys() - NOT_OF_THE_MODEL
     written = {k: v for k, v in written.items() if k in known and (v is not None or k in spec["config"])}
     if "num_experts" in spec["config"]:  # transformers 5 calls it num_local_experts, the released files do not
         written["num_experts" if spec["as_saved"] else "num_local_experts"] = spec["config"]["num_experts"]
@@ -210,7 +303,7 @@ def make(name, spec, out):
     (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
 
     random = np.random.default_rng(seed)
-    ids = random.integers(3, spec["config"]["vocab_size"], spec["ids"]).tolist()
+    ids = random.integers(3, text.vocab_size, spec["ids"]).tolist()
     short = 16
     sequence = ids[:spec["start"]]
     for _ in range(GREEDY):
@@ -232,13 +325,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = pathlib.Path(__file__).resolve().parents[2]
     parser.add_argument("out", nargs="?", type=pathlib.Path, default=root / "tests/model/families")
-    parser.add_argument("--only", choices=CASES)
+    parser.add_argument("--only", choices=CASES, nargs="+")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     transformers.logging.set_verbosity_error()
     for name, spec in CASES.items():
-        if args.only in (None, name):
+        if args.only is None or name in args.only:
             make(name, spec, args.out)
 
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "convert.hpp"
@@ -122,6 +123,9 @@ std::int64_t Activations::bytes(const ModelConfig& config, std::int64_t head_dim
 DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device)
     : config(std::move(c)), dtype(d), device(of_device), weights(config, dtype) {
   most_few_rows_ = most_few_rows(config, weights, dtype);
+  needs_normed_ =
+      config.layer_norm || std::any_of(config.layers.begin(), config.layers.end(),
+                                       [](const LayerSpec& layer) { return layer.parallel; });
 }
 
 DecoderSteps::BatchRoom& DecoderSteps::batch_room(std::int64_t rows, std::int64_t sequences) {
@@ -158,13 +162,15 @@ void DecoderSteps::multiply(const DeviceLinear& w, const void* x, std::int64_t n
   cublas_.multiply(w, dtype, x, n, to, y, add);
 }
 
-void DecoderSteps::add_norm(Step& step, kernels::AddNormParams p, const float* maybe_norm) {
+void DecoderSteps::add_norm(Step& step, kernels::AddNormParams p, const DeviceNorm& norm) {
   p.dtype = dtype;
   p.n = step.n;
   p.width = config.hidden_size;
   p.eps = static_cast<float>(config.rms_norm_eps);
   p.hidden = step.a.hidden;
-  p.maybe_norm = maybe_norm;
+  p.maybe_norm = norm.maybe_weight;
+  p.layer_norm = config.layer_norm;
+  p.maybe_norm_bias = norm.maybe_bias;
   p.y = step.a.normed;
   check(kernels::add_norm(p, stream.get()), "the residual stream", p);
   step.normed = true;
@@ -175,7 +181,7 @@ kernels::ProductParams DecoderSteps::product_of(const Step& step, const DeviceLi
   kernels::ProductParams p = product_of(step, w, step.normed ? step.a.normed : nullptr);
   if (!step.normed) {
     p.hidden = step.a.hidden;
-    p.maybe_norm = step.norm;
+    p.maybe_norm = step.norm.maybe_weight;
     p.eps = static_cast<float>(config.rms_norm_eps);
   }
   return p;
@@ -197,17 +203,17 @@ kernels::ProductParams DecoderSteps::product_of(const Step& step, const DeviceLi
 /// Adds a block's last product to the residual stream, and makes the next block's input of that,
 /// or leaves that to the next product.
 void DecoderSteps::finish_block(Step& step, const DeviceLinear& w, const std::byte* x,
-                                const float* maybe_norm_of_added, const float* maybe_next_norm) {
+                                const float* maybe_norm_of_added, const DeviceNorm& next_norm) {
   const Activations& a = step.a;
   kernels::AddNormParams p;
   p.maybe_norm_of_added = maybe_norm_of_added;
   p.multiplier = static_cast<float>(config.residual_multiplier);
-  if (step.few && !maybe_norm_of_added) {
+  if (step.few && !maybe_norm_of_added && !needs_normed_) {
     const kernels::ProductParams of = product_of(step, w, x);
     check(kernels::add_product(of, p.multiplier, a.hidden, stream.get()), "a product", of,
           a.hidden);
     step.normed = false;
-    step.norm = maybe_next_norm;
+    step.norm = next_norm;
     return;
   }
   if (step.few) {
@@ -216,20 +222,30 @@ void DecoderSteps::finish_block(Step& step, const DeviceLinear& w, const std::by
     const kernels::ProductParams of = product_of(step, w, x);
     check(kernels::product(of, rows, stream.get()), "a product", of, rows);
     p.maybe_added = a.added;
-    return add_norm(step, p, maybe_next_norm);
+    return add_norm(step, p, next_norm);
   }
   p.maybe_bias = w.maybe_bias;
   const bool directly = !maybe_norm_of_added && p.multiplier == 1.0f;
   if (!directly) p.maybe_added = a.added;
   multiply(w, x, step.n, DType::float32, directly ? a.hidden : a.added, directly);
-  add_norm(step, p, maybe_next_norm);
+  add_norm(step, p, next_norm);
+}
+
+/// Adds what a parallel block's attention says, but for its bias, and leaves the input that the
+/// feed-forward network reads too.
+void DecoderSteps::add_beside(Step& step, const DeviceLinear& w, const std::byte* x) {
+  if (!step.few) return multiply(w, x, step.n, DType::float32, step.a.hidden, true);
+  kernels::ProductParams of = product_of(step, w, x);
+  of.maybe_bias = nullptr;
+  check(kernels::add_product(of, 1.0f, step.a.hidden, stream.get()), "a product", of,
+        step.a.hidden);
 }
 
 /// Queries, and keys and values; of few rows the latter where their sequences keep them.
 void DecoderSteps::make_heads(Step& step, std::int64_t l) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
-  if (step.few && spec.qk_norm == QkNorm::none) {
+  if (step.few && spec.qk_norm == QkNorm::none && config.query_scale.beta == 0) {
     kernels::HeadsParams heads;
     heads.n_heads = spec.n_heads;
     heads.n_kv_heads = spec.n_kv_heads;
@@ -270,6 +286,7 @@ void DecoderSteps::make_heads(Step& step, std::int64_t l) {
     multiply(w.qkv, step.a.normed, step.n, dtype, step.a.qkv);
   }
   check(kernels::finish_qkv(heads, stream.get()), "biases and norms of q, k and v", heads);
+  if (config.query_scale.beta != 0) scale_queries(step, l);
   attend(step, l, false);
 }
 
@@ -295,6 +312,25 @@ void DecoderSteps::convolve(Step& step, std::int64_t l) {
     p.out = step.a.attended + part.first * w.o.in * size_of(dtype);
   }
   launch_batch(kernels::short_convolution_batch, of, stream.get(), "a short convolution");
+}
+
+/// By the positions of each part's rows.
+void DecoderSteps::scale_queries(const Step& step, std::int64_t l) const {
+  const DeviceLinear& qkv = weights.layers[static_cast<std::size_t>(l)].qkv;
+  for (const DecoderPart& part : step.parts) {
+    kernels::ScaleQueriesParams p;
+    p.dtype = dtype;
+    p.q = step.a.qkv + part.first * qkv.out * size_of(dtype);
+    p.n = part.n;
+    p.width = config.layers[static_cast<std::size_t>(l)].n_heads * weights.heads().head_dim();
+    p.row_stride = qkv.out;
+    p.position = part.position;
+    p.last_position = part.of->memory ? part.of->memory->config().n_local - 1
+                                      : std::numeric_limits<std::int64_t>::max();
+    p.original = config.query_scale.original;
+    p.beta = static_cast<float>(config.query_scale.beta);
+    check(kernels::scale_queries(p, stream.get()), "the queries' scale", p);
+  }
 }
 
 /// Waits: the hook is the host's.
@@ -351,37 +387,68 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
   CausalLayers::attend(l, causal, stream.get());
 }
 
+namespace {
+
+kernels::GateActivation activation_of(const LayerSpec& spec) {
+  switch (spec.activation) {
+    case Activation::silu:
+      return kernels::GateActivation::silu;
+    case Activation::gelu_tanh:
+      return kernels::GateActivation::gelu_tanh;
+    case Activation::relu_squared:
+      return kernels::GateActivation::relu_squared;
+    case Activation::xielu:
+      return kernels::GateActivation::xielu;
+  }
+  return {};
+}
+
+}  // namespace
+
 void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
-  const kernels::GateActivation activation = spec.activation == Activation::silu
-                                                 ? kernels::GateActivation::silu
-                                                 : kernels::GateActivation::gelu_tanh;
+  const kernels::GateActivation activation = activation_of(spec);
   if (step.few) {
-    const kernels::ProductParams of = product_of(step, w.gate_up);
-    check(kernels::gated_product(of, activation, step.a.inner, stream.get()), "the gate", of,
-          activation, step.a.inner);
-    return;
+    kernels::ProductParams of = product_of(step, w.gate_up);
+    if (spec.gated) {
+      check(kernels::gated_product(of, activation, step.a.inner, stream.get()), "the gate", of,
+            activation, step.a.inner);
+      return;
+    }
+    of.maybe_bias = nullptr;  // below
+    check(kernels::narrow_product(of, step.a.gate_up, stream.get()), "the network's first product",
+          of, step.a.gate_up);
+  } else {
+    multiply(w.gate_up, step.a.normed, step.n, dtype, step.a.gate_up);
   }
-  multiply(w.gate_up, step.a.normed, step.n, dtype, step.a.gate_up);
-  const kernels::GateParams gate{dtype,  activation,        step.a.gate_up, w.gate_up.maybe_bias,
-                                 step.n, w.gate_up.out / 2, step.a.inner};
+  kernels::GateParams gate{dtype,  activation,    step.a.gate_up, w.gate_up.maybe_bias,
+                           step.n, w.gate_up.out, step.a.inner};
+  if (spec.gated) gate.width /= 2;
+  gate.gated = spec.gated;
+  gate.xielu = w.xielu;
   check(kernels::gate_times_up(gate, stream.get()), "the gate", gate);
 }
 
 void DecoderSteps::run_layer(Step& step, std::int64_t l) {
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
+  const bool parallel = config.layers[static_cast<std::size_t>(l)].parallel;
   if (w.tap)
     convolve(step, l);
   else
     make_heads(step, l);
-  finish_block(step, w.o, step.a.attended, w.attended_norm, w.feed_norm);
+  if (parallel)
+    add_beside(step, w.o, step.a.attended);
+  else
+    finish_block(step, w.o, step.a.attended, w.attended_norm, w.feed_norm);
   const bool last = l + 1 == config.n_layers;
-  const float* const next_norm =
+  const DeviceNorm& next_norm =
       last ? weights.final_norm : weights.layers[static_cast<std::size_t>(l) + 1].input_norm;
   if (config.layers[static_cast<std::size_t>(l)].mixture) return feed_mixture(step, l, next_norm);
   feed_forward(step, l);
-  finish_block(step, w.down, step.a.inner, w.fed_norm, next_norm);
+  DeviceLinear down = w.down;
+  if (parallel) down.maybe_bias = w.o.maybe_bias;  // of both blocks one has a bias at most
+  finish_block(step, down, step.a.inner, w.fed_norm, next_norm);
 }
 
 /// Of each part's first token, by the logits behind its sequence's step before.
@@ -507,7 +574,7 @@ void DecoderSteps::enqueue(std::span<const DecoderPart> parts, const Activations
   embed.multiplier = static_cast<float>(config.embedding_multiplier);
   check(kernels::embed_tokens(embed, stream.get()), "embedding", embed);
   step.norm = weights.layers.front().input_norm;
-  if (!step.few) add_norm(step, {}, step.norm);
+  if (!step.few || needs_normed_) add_norm(step, {}, step.norm);
   enqueue_angles(step);
   for (std::int64_t l = 0; l < config.n_layers; ++l) run_layer(step, l);
   run_head(step, maybe_logits);

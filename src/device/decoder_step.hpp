@@ -194,24 +194,26 @@ class DecoderSteps {
     std::int64_t n = 0;   // rows
     bool few = false;     // the library's own products
     bool normed = false;  // a.normed holds the next product's rows; else they are still hidden
-    const float* norm = nullptr;  // then: the norm before that product, or none
+    DeviceNorm norm;      // then: the norm before that product, or none
   };
 
   bool takes_few(std::span<const DecoderPart> parts) const;
   void multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
                 bool add = false);
-  void add_norm(Step& step, kernels::AddNormParams p, const float* maybe_norm);
+  void add_norm(Step& step, kernels::AddNormParams p, const DeviceNorm& norm);
   kernels::ProductParams product_of(const Step& step, const DeviceLinear& w) const;
   kernels::ProductParams product_of(const Step& step, const DeviceLinear& w,
                                     const std::byte* x) const;
   void finish_block(Step& step, const DeviceLinear& w, const std::byte* x,
-                    const float* maybe_norm_of_added, const float* maybe_next_norm);
+                    const float* maybe_norm_of_added, const DeviceNorm& next_norm);
+  void add_beside(Step& step, const DeviceLinear& w, const std::byte* x);
   void make_heads(Step& step, std::int64_t l);
   void convolve(Step& step, std::int64_t l);
   void show_keys(const DecoderPart& part, std::int64_t l, const DeviceMemory::LayerStep& of) const;
+  void scale_queries(const Step& step, std::int64_t l) const;
   void attend(const Step& step, std::int64_t l, bool appended);
   void feed_forward(Step& step, std::int64_t l);
-  void feed_mixture(Step& step, std::int64_t l, const float* maybe_next_norm);
+  void feed_mixture(Step& step, std::int64_t l, const DeviceNorm& next_norm);
   void run_layer(Step& step, std::int64_t l);
   void enqueue_angles(const Step& step);
   void first_surprise(const Step& step);
@@ -221,6 +223,9 @@ class DecoderSteps {
 
   Cublas cublas_{stream.get()};
   std::int64_t most_few_rows_ = 0;  // that all products of a step take
+  // Rows are normed before a product, not within it: it would take RMS norms alone, and of rows
+  // that no other product reads.
+  bool needs_normed_ = false;
   DeviceBuffer batch_buffer_;
   BatchRoom batch_;
   std::int64_t batch_rows_ = 0, batch_sequences_ = 0;

@@ -7,6 +7,7 @@
 
 #include "convert.hpp"
 #include "model/elementwise.hpp"
+#include "model/xielu.hpp"
 
 namespace episodic::device {
 namespace {
@@ -51,6 +52,9 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
   const auto norm = [&](bool is_there, std::int64_t width) {
     return is_there ? c.take<float>(width) : nullptr;
   };
+  const auto norm_of_rows = [&](bool is_there) {
+    return DeviceNorm{norm(is_there, hidden), norm(is_there && config.norm_bias, hidden)};
+  };
   embedding = c.take(config.vocab_size * hidden * element);
   layers.clear();
   for (const LayerSpec& s : config.layers) {
@@ -58,9 +62,9 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     const bool before = s.norms != NormPlace::after, behind = s.norms != NormPlace::before;
     const bool row = s.qk_norm == QkNorm::row, any = s.qk_norm != QkNorm::none;
     DeviceLayerWeights w;
-    w.input_norm = norm(before, hidden);
+    w.input_norm = norm_of_rows(before);
     w.attended_norm = norm(behind, hidden);
-    w.feed_norm = norm(before, hidden);
+    w.feed_norm = norm_of_rows(before && !s.parallel);
     w.fed_norm = norm(behind, hidden);
     w.q_norm = norm(any, row ? q : d);
     w.k_norm = norm(any, row ? kv : d);
@@ -76,7 +80,7 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     }
     const MixtureSpec& m = s.mixture;
     if (const std::int64_t inner = m ? m.shared_width : s.intermediate_size; inner > 0) {
-      w.gate_up = linear(2 * inner, hidden, !m && s.mlp_bias);
+      w.gate_up = linear((s.gated ? 2 : 1) * inner, hidden, !m && s.mlp_bias);
       w.down = linear(hidden, inner, !m && s.mlp_bias);
     }
     if (m) {
@@ -94,7 +98,7 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     }
     layers.push_back(w);
   }
-  final_norm = c.take<float>(hidden);
+  final_norm = norm_of_rows(true);
   head = config.tie_word_embeddings ? DeviceLinear{embedding, nullptr, config.vocab_size, hidden}
                                     : linear(config.vocab_size, hidden, false);
 }
@@ -155,6 +159,13 @@ class DeviceWeights::Loader {
     if (w.maybe_conv_bias)
       send(reinterpret_cast<std::byte*>(w.maybe_conv_bias), DType::float32,
            planned_.at(Role::conv, layer, true), {});
+  }
+
+  void norm(const DeviceNorm& to, Role role, std::int64_t layer) {
+    norm(to.maybe_weight, role, layer);
+    if (to.maybe_bias)
+      send(reinterpret_cast<std::byte*>(to.maybe_bias), DType::float32,
+           planned_.at(role, layer, true), {});
   }
 
  private:
@@ -228,7 +239,8 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
   const Axis of_heads{heads_.padded() ? &heads_ : nullptr};
   loader.linear({embedding, nullptr, config.vocab_size, config.hidden_size}, -1, {Role::embedding});
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    const DeviceLayerWeights& w = layers[i];
+    DeviceLayerWeights& w = layers[i];
+    const LayerSpec& spec = config.layers[i];
     const auto l = static_cast<std::int64_t>(i);
     loader.norm(w.input_norm, Role::input_norm, l);
     loader.norm(w.attended_norm, Role::attended_norm, l);
@@ -252,8 +264,15 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
       loader.linear(w.down, l, {Role::shared_down});
       continue;
     }
-    loader.linear(w.gate_up, l, {Role::gate, Role::up});
+    if (spec.gated)
+      loader.linear(w.gate_up, l, {Role::gate, Role::up});
+    else
+      loader.linear(w.gate_up, l, {Role::up});
     loader.linear(w.down, l, {Role::down});
+    if (spec.activation == Activation::xielu) {
+      const Xielu x = xielu_of(planned, l);
+      w.xielu = {x.positive, x.negative, x.beta, x.eps};
+    }
   }
   loader.norm(final_norm, Role::final_norm, -1);
   if (!config.tie_word_embeddings) loader.linear(head, -1, {Role::head});

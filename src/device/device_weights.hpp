@@ -12,6 +12,7 @@
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "head_layout.hpp"
+#include "kernels/decoder.hpp"
 
 namespace episodic::device {
 
@@ -20,6 +21,11 @@ struct DeviceLinear {
   std::byte* weight = nullptr;
   float* maybe_bias = nullptr;
   std::int64_t out = 0, in = 0;
+};
+
+/// A norm of rows that a product reads. Null: there is none, or it has no bias.
+struct DeviceNorm {
+  float *maybe_weight = nullptr, *maybe_bias = nullptr;
 };
 
 /// What a layer has of a mixture of experts beside its shared expert, whose products are the
@@ -36,7 +42,8 @@ struct DeviceMixture {
 
 /// Null: the layer has no such norm.
 struct DeviceLayerWeights {
-  float *input_norm = nullptr, *attended_norm = nullptr, *feed_norm = nullptr, *fed_norm = nullptr;
+  DeviceNorm input_norm, feed_norm;
+  float *attended_norm = nullptr, *fed_norm = nullptr;
   float *q_norm = nullptr, *k_norm = nullptr;
   float* sink_logits = nullptr;  // [n_heads]
   DeviceLinear qkv;              // rows of q, of k, of v
@@ -44,9 +51,12 @@ struct DeviceLayerWeights {
   // of a short convolution, whose products are `qkv` (rows of B, C and x) and `o`
   float* tap = nullptr;              // [hidden, taps]
   float* maybe_conv_bias = nullptr;  // [hidden]
-  DeviceLinear gate_up;  // rows of gate, of up; none in a mixture without a shared expert
+  // rows of gate, of up; of a network without a gate those of up; none in a mixture without a
+  // shared expert
+  DeviceLinear gate_up;
   DeviceLinear down;
   DeviceMixture mixture;  // if the layer is one
+  kernels::XieluParams xielu;
 };
 
 class DeviceWeights {
@@ -65,7 +75,7 @@ class DeviceWeights {
 
   std::byte* embedding = nullptr;  ///< [vocab, hidden]
   std::vector<DeviceLayerWeights> layers;
-  float* final_norm = nullptr;
+  DeviceNorm final_norm;
   DeviceLinear head;
 
  private:

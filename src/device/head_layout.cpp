@@ -19,12 +19,13 @@ std::int64_t round_up(std::int64_t x, std::int64_t to) { return (x + to - 1) / t
 
 HeadLayout::HeadLayout(const ModelConfig& c) {
   // of all tables, which a model may have several of
-  const std::int64_t rotated = c.ropes.empty() ? 0 : c.ropes.front().table.rotary_dim();
+  const RotaryTable first = c.ropes.empty() ? RotaryTable() : c.ropes.front().table;
+  const std::int64_t rotated = first.rotary_dim();
   padded_ = c.head_dim % 8 != 0;
   bool same = true;
   for (const Rope& rope : c.ropes) {
     padded_ = padded_ || rope.table.rotary_dim() % 16 != 0;
-    same = same && rope.table.rotary_dim() == rotated && rope.table.pairs == RotaryPairs::halves;
+    same = same && rope.table.rotary_dim() == rotated && rope.table.pairs == first.pairs;
   }
   if (padded_ && !same)
     throw ConfigError(
@@ -43,11 +44,13 @@ HeadLayout::HeadLayout(const ModelConfig& c) {
     std::iota(channels_.begin(), channels_.end(), 0);
     return;
   }
-  // Both halves that rotate begin where those of the longer table do, the rest comes behind them.
+  // Both halves that rotate begin where those of the longer table do, or its first pairs are
+  // theirs. The rest comes behind them.
+  const bool pairs = first.pairs == RotaryPairs::interleaved;
   for (std::int64_t from = 0; from < c.head_dim; ++from) {
-    const std::int64_t at = from < rotated / 2 ? from
-                            : from < rotated   ? rotary_dim_ / 2 + from - rotated / 2
-                                               : rotary_dim_ + from - rotated;
+    const std::int64_t at = from < (pairs ? rotated : rotated / 2) ? from
+                            : from < rotated ? rotary_dim_ / 2 + from - rotated / 2
+                                             : rotary_dim_ + from - rotated;
     channels_[static_cast<std::size_t>(at)] = from;
   }
 }

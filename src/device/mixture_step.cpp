@@ -7,7 +7,7 @@ namespace episodic::device {
 
 /// From the rows that it reads to the next block's. Its shared expert goes as a dense network
 /// would, into `added`, where what the router chose is added to it.
-void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const float* maybe_next_norm) {
+void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const DeviceNorm& next_norm) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const MixtureSpec& mixture = spec.mixture;
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
@@ -82,7 +82,7 @@ void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const float* maybe_n
   p.maybe_norm_of_added = w.fed_norm;
   p.multiplier = static_cast<float>(config.residual_multiplier);
   p.maybe_added = a.added;
-  add_norm(step, p, maybe_next_norm);
+  add_norm(step, p, next_norm);
 }
 
 }  // namespace episodic::device

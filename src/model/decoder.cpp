@@ -11,6 +11,7 @@
 
 #include "base/rethrow.hpp"
 #include "decoder_adapters.hpp"
+#include "decoder_blocks.hpp"
 #include "decoder_buffers.hpp"
 #include "decoder_checks.hpp"
 #include "decoder_weights.hpp"
@@ -64,39 +65,32 @@ struct Decoder::Impl {
     }
   }
 
-  /// y = the RMS norm of n rows of x; y may be x.
-  void norm(const std::vector<float>& weight, const float* x, std::int64_t n, float* y) const {
-    const auto width = static_cast<std::int64_t>(weight.size());
-    rms_norm(x, weight.data(), static_cast<float>(config().rms_norm_eps), n, width, y);
-  }
-
   /// Rows of the residual stream, through the norm that a block reads them by, if it has one.
-  const float* read_stream(const std::vector<float>& weight, std::int64_t first, std::int64_t n) {
+  const float* read_stream(const DecoderNorm& norm, std::int64_t first, std::int64_t n) {
     const float* hidden = step.hidden.from(first);
-    if (weight.empty()) return hidden;
-    norm(weight, hidden, n, step.normed.from(first));
+    if (norm.empty()) return hidden;
+    norm_rows(config(), norm, hidden, n, step.normed.from(first));
     return step.normed.from(first);
   }
 
   /// Adds a block's last product to the residual stream, through the norm behind it, if it has one.
-  void add_to_stream(const Linear& w, const float* x, const std::vector<float>& weight,
-                     std::int64_t first, std::int64_t n, Cut cut) {
+  void add_to_stream(const Linear& w, const float* x, const DecoderNorm& norm, std::int64_t first,
+                     std::int64_t n, Cut cut) {
     float* hidden = step.hidden.from(first);
     const auto multiplier = static_cast<float>(config().residual_multiplier);
-    const bool directly = weight.empty() && multiplier == 1.0f;
+    const bool directly = norm.empty() && multiplier == 1.0f;
     float* to = directly ? hidden : step.normed.from(first);
     const Product product{&w, x, to, directly};
     step.multiply(first, n, {&product, 1}, cut);
     if (directly) return;
-    if (!weight.empty()) norm(weight, to, n, to);
+    if (!norm.empty()) norm_rows(config(), norm, to, n, to);
     add_scaled(multiplier, to, hidden, n * config().hidden_size);
   }
 
   /// Norms of queries or keys: of each head, or of a token's whole row.
-  void norm_heads(const std::vector<float>& weight, std::int64_t n, std::int64_t row_width,
-                  float* x) const {
-    if (weight.empty()) return;
-    norm(weight, x, n * row_width / static_cast<std::int64_t>(weight.size()), x);
+  void norm_heads(const DecoderNorm& norm, std::int64_t n, std::int64_t row_width, float* x) const {
+    if (norm.empty()) return;
+    norm_rows(config(), norm, x, n * row_width / static_cast<std::int64_t>(norm.weight.size()), x);
   }
 
   /// What a layer's attention, or what it has in place of that, writes.
@@ -122,6 +116,7 @@ struct Decoder::Impl {
     // slots scale by 1 / sqrt(head_dim)
     const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
     if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * w.q.out);
+    scale_queries(config().query_scale, step.sequences, first, n, w.q.out, q);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
@@ -129,14 +124,17 @@ struct Decoder::Impl {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     add_to_stream(w.o, mixed(l).from(first), w.attended_norm, first, n, cut);
-    const float* x = read_stream(w.feed_norm, first, n);
+    // a parallel block reads what attention read, which is still there
+    const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
     if (spec.mixture) return add_mixture(l, x, first, n);
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
-    const Product gate_up[] = {{&w.gate, x, gate}, {&w.up, x, up}};
-    step.multiply(first, n, gate_up, cut);
-    const auto activate = spec.activation == Activation::silu ? silu_times : gelu_times;
-    activate(gate, up, n * spec.intermediate_size);
+    const Product both[] = {{&w.gate, x, gate}, {&w.up, x, up}}, alone[] = {{&w.up, x, gate}};
+    if (spec.gated)
+      step.multiply(first, n, both, cut);
+    else
+      step.multiply(first, n, alone, cut);
+    activate(spec, w.xielu, gate, up, n * spec.intermediate_size);
     add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
   }
 
@@ -150,7 +148,7 @@ struct Decoder::Impl {
       const std::int64_t at = (from - first) * hidden;
       mixture.run(spec.mixture, w.mixture, spec.activation, to - from, x + at, y + at, rows);
     });
-    if (!w.fed_norm.empty()) norm(w.fed_norm, y, n, y);
+    if (!w.fed_norm.empty()) norm_rows(config(), w.fed_norm, y, n, y);
     add_scaled(static_cast<float>(config().residual_multiplier), y, step.hidden.from(first),
                n * hidden);
   }
@@ -309,6 +307,8 @@ struct Decoder::Impl {
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
       rows.low_ranks = &parts[i].impl->adapters.low_ranks;
+      rows.position = parts[i].impl->state->tokens();
+      rows.last_position = parts[i].impl->state->last_position();
       embed(parts[i].ids, step.hidden.from(rows.first));
     }
     run_layers(n, parts);

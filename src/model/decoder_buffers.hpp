@@ -33,6 +33,8 @@ bool all_finite(const float* x, std::int64_t n);
 struct SequenceRows {
   std::int64_t first = 0, n = 0;
   const LowRanks* low_ranks = nullptr;  // of the sequence's adapters; set for each step
+  // of the first row, and the largest that a query has; set for each step
+  std::int64_t position = 0, last_position = 0;
 
   std::int64_t end() const { return first + n; }
 };
@@ -86,7 +88,7 @@ struct StepBuffers {
     sequences.clear();
     std::int64_t first = 0;
     for (const std::int64_t n : lengths) {
-      sequences.push_back({first, n});
+      sequences.push_back({.first = first, .n = n});
       first += n;
     }
     return rows;

@@ -5,9 +5,8 @@
 
 #include <cstring>
 
-#include "elementwise.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/model/weight_plan.hpp"
+#include "xielu.hpp"
 
 namespace episodic {
 namespace {
@@ -75,11 +74,20 @@ class Loader {
     return conv;
   }
 
-  /// A norm's factors, or other numbers as they are; empty if the plan has no such weight.
-  std::vector<float> norm(WeightRole role, std::int64_t layer) const {
-    if (!planned_.has(role, layer)) return {};
-    return floats(planned_.at(role, layer));
+  /// Numbers as they are; empty if the plan has no such weight.
+  std::vector<float> numbers(WeightRole role, std::int64_t layer) const {
+    return planned_.has(role, layer) ? floats(planned_.at(role, layer)) : std::vector<float>();
   }
+
+  /// A norm's factors; empty if the plan has no such norm.
+  DecoderNorm norm(WeightRole role, std::int64_t layer) const {
+    if (!planned_.has(role, layer)) return {};
+    DecoderNorm norm{floats(planned_.at(role, layer)), {}};
+    if (planned_.has(role, layer, true)) norm.bias = floats(planned_.at(role, layer, true));
+    return norm;
+  }
+
+  const PlannedWeights& planned() const { return planned_; }
 
  private:
   Linear stored(WeightRole role, const WeightView& view) {
@@ -138,7 +146,7 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.fed_norm = load.norm(Role::fed_norm, l);
     layer.q_norm = load.norm(Role::q_norm, l);
     layer.k_norm = load.norm(Role::k_norm, l);
-    layer.sink_logits = load.norm(Role::sink_logits, l);
+    layer.sink_logits = load.numbers(Role::sink_logits, l);
     const LayerSpec& spec = model.config.layers[static_cast<std::size_t>(l)];
     if (spec.mixer == Mixer::short_convolution) {
       layer.conv = load.convolution(l);
@@ -152,7 +160,8 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     if (spec.mixture) {
       layer.mixture = load.mixture(spec.mixture, l);
     } else {
-      layer.gate = load.linear(Role::gate, l);
+      if (spec.gated) layer.gate = load.linear(Role::gate, l);
+      if (spec.activation == Activation::xielu) layer.xielu = xielu_of(load.planned(), l);
       layer.up = load.linear(Role::up, l);
       layer.down = load.linear(Role::down, l);
     }

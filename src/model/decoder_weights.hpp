@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "elementwise.hpp"
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
 #include "mixture.hpp"
@@ -12,22 +13,30 @@
 
 namespace episodic {
 
+/// A norm's factors, and what it adds where norms have biases.
+struct DecoderNorm {
+  std::vector<float> weight, bias;
+
+  bool empty() const { return weight.empty(); }
+};
+
 struct DecoderLayer {
-  // RMS norms [hidden], by what they are applied to (WeightRole); empty where there is none
-  std::vector<float> input_norm, attended_norm, feed_norm, fed_norm;
-  std::vector<float> q_norm, k_norm;
+  // norms of rows, by what they are applied to (WeightRole); empty where there is none
+  DecoderNorm input_norm, attended_norm, feed_norm, fed_norm;
+  DecoderNorm q_norm, k_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
-  ShortConvolution conv;  // in place of q, k and v; the product behind it is `o`
-  Linear gate, up, down;
-  MixtureWeights mixture;  ///< in their place, where the layer is one
+  ShortConvolution conv;   // in place of q, k and v; the product behind it is `o`
+  Linear gate, up, down;   // gate: only of a gated network
+  Xielu xielu;             // where it is the activation
+  MixtureWeights mixture;  // in their place, where the layer is one
 };
 
 struct DecoderWeights {
   ModelConfig config;
   Linear embedding;  ///< [vocab, hidden]: rows that are looked up
   std::vector<DecoderLayer> layers;
-  std::vector<float> final_norm;
+  DecoderNorm final_norm;
   Linear head;
 
   // what the above points into

@@ -59,6 +59,47 @@ EPISODIC_CLONES void rms_norm_row(const float* x, const float* weight, float eps
   for (std::int64_t c = 0; c < width; ++c) y[c] = x[c] * scale * weight[c];
 }
 
+EPISODIC_CLONES void layer_norm_row(const float* x, const float* weight, const float* bias,
+                                    float eps, std::int64_t width, float* y) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < width; ++c) sum += x[c];
+  const float mean = sum / static_cast<float>(width);
+  float squares = 0.0f;
+#pragma omp simd reduction(+ : squares)
+  for (std::int64_t c = 0; c < width; ++c) squares += (x[c] - mean) * (x[c] - mean);
+  const float scale = squares <= std::numeric_limits<float>::max()
+                          ? 1.0f / std::sqrt(squares / static_cast<float>(width) + eps)
+                          : std::numeric_limits<float>::quiet_NaN();
+#pragma omp simd
+  for (std::int64_t c = 0; c < width; ++c) y[c] = (x[c] - mean) * scale * weight[c];
+  if (!bias) return;
+#pragma omp simd
+  for (std::int64_t c = 0; c < width; ++c) y[c] += bias[c];
+}
+
+EPISODIC_CLONES void silu_span(float* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] / (1.0f + fast_exp(-x[i]));
+}
+
+EPISODIC_CLONES void gelu_span(float* x, std::int64_t n) {
+  constexpr float kTwice = 1.59576912160573f;  // as gelu_times_span
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float twice_u = kTwice * (x[i] + 0.044715f * x[i] * x[i] * x[i]);
+    x[i] = x[i] / (1.0f + fast_exp(-twice_u));
+  }
+}
+
+EPISODIC_CLONES void relu_squared_span(float* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float positive = x[i] < 0.0f ? 0.0f : x[i];  // NaN stays
+    x[i] = positive * positive;
+  }
+}
+
 EPISODIC_CLONES void silu_times_span(float* gate, const float* up, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
@@ -107,6 +148,37 @@ void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, st
   parallel_for((n + rows - 1) / rows, [&](std::int64_t block) {
     for (std::int64_t i = block * rows; i < std::min(n, (block + 1) * rows); ++i)
       rms_norm_row(x + i * width, weight, eps, width, y + i * width);
+  });
+}
+
+void layer_norm(const float* x, const float* weight, const float* maybe_bias, float eps,
+                std::int64_t n, std::int64_t width, float* y) {
+  const std::int64_t rows = std::max<std::int64_t>(1, kSpan / width);
+  parallel_for((n + rows - 1) / rows, [&](std::int64_t block) {
+    for (std::int64_t i = block * rows; i < std::min(n, (block + 1) * rows); ++i)
+      layer_norm_row(x + i * width, weight, maybe_bias, eps, width, y + i * width);
+  });
+}
+
+void silu(float* x, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) { silu_span(x + a, b - a); });
+}
+
+void gelu(float* x, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) { gelu_span(x + a, b - a); });
+}
+
+void relu_squared(float* x, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) { relu_squared_span(x + a, b - a); });
+}
+
+void apply_xielu(const Xielu& of, float* x, std::int64_t n) {
+  over_spans(n, [&](std::int64_t a, std::int64_t b) {
+    for (std::int64_t i = a; i < b; ++i) {
+      const float curved = x[i] > 0.0f ? of.positive * x[i] * x[i]
+                                       : of.negative * (std::expm1(std::min(x[i], of.eps)) - x[i]);
+      x[i] = curved + of.beta * x[i];
+    }
   });
 }
 

@@ -12,6 +12,29 @@ namespace episodic {
 void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, std::int64_t width,
               float* y);
 
+/// y[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + maybe_bias, mean and variance those
+/// of the row; all [n, width] packed; x == y is fine.
+void layer_norm(const float* x, const float* weight, const float* maybe_bias, float eps,
+                std::int64_t n, std::int64_t width, float* y);
+
+/// x[i] = silu(x[i])
+void silu(float* x, std::int64_t n);
+
+/// x[i] = gelu(x[i]), GELU by its tanh formula
+void gelu(float* x, std::int64_t n);
+
+/// x[i] = max(x[i], 0)^2
+void relu_squared(float* x, std::int64_t n);
+
+/// xIELU (arXiv 2411.13010): positive x^2 + beta x above 0, else
+/// negative (expm1(min(x, eps)) - x) + beta x.
+struct Xielu {
+  float positive = 0, negative = 0, beta = 0, eps = 0;
+};
+
+/// x[i] = xielu(x[i])
+void apply_xielu(const Xielu& of, float* x, std::int64_t n);
+
 /// gate[i] = silu(gate[i]) * up[i]
 void silu_times(float* gate, const float* up, std::int64_t n);
 

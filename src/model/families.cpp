@@ -7,27 +7,41 @@
 #include <array>
 #include <cmath>
 
+#include "base/strict_json.hpp"
 #include "families_lfm2.hpp"
 #include "family.hpp"
 #include "rope.hpp"
+#include "text_part.hpp"
 
 namespace episodic {
-namespace {
 
-using Defaults = FamilyDefaults;
-
-// -- rope --
-
-RopeAround rope_around(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
+RopeAround rope_around(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c) {
   RopeAround around;
   around.head_dim = c.head_dim;
   around.max_positions = c.max_positions > 0 ? c.max_positions : d.positions;
   around.theta = d.rope_theta;
   around.original = d.original;
+  around.share = d.share;
+  around.interleaved = d.interleaved;
   // a GGUF file says how many channels turn, whatever the family
   around.partial = d.partial || in.has(kRopeInterleaved);
   return around;
 }
+
+void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double theta, ModelConfig& c) {
+  const auto both = in.object("rope_parameters");
+  RopeAround around = rope_around(in, d, c);
+  around.theta = theta;
+  around.of_layer_type = true;
+  c.ropes.push_back(read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
+  for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
+}
+
+namespace {
+
+using Defaults = FamilyDefaults;
+
+// -- rope --
 
 /// The table of all layers, or of those of full attention. The 5.x releases of transformers put
 /// everything into rope_parameters; before, theta stood outside and scaling in a dict of its own,
@@ -42,8 +56,8 @@ Rope read_main_rope(const JsonObject& in, const Defaults& d, const ModelConfig& 
   return read_rope(in, scaling && !scaling->empty() ? scaling : parameters, around);
 }
 
-/// The table of Gemma 3's layers of full attention: settings by type of layer, or a dict of the
-/// older releases.
+/// The table of the layers of full attention, where sliding ones have their own: settings by type
+/// of layer, or a dict of the older releases.
 Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& c) {
   RopeAround around = rope_around(in, d, c);
   around.theta = in.number("rope_theta", 1e-3, 1e18, d.rope_theta);
@@ -55,26 +69,6 @@ Rope read_full_rope(const JsonObject& in, const Defaults& d, const ModelConfig& 
             "is not given by type of layer; expected are full_attention and sliding_attention");
   if (!full || !scaling) return read_rope(in, scaling ? scaling : full, around);
   return read_rope(in, full->changed_by(*scaling), around);
-}
-
-// -- sliding windows --
-
-/// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
-/// has no such list.
-/// \param optional a sliding layer without a window sees all, for its class can switch windows off
-template <class F>
-void mix_windows(const JsonObject& in, std::int64_t window, bool optional, ModelConfig& c,
-                 F slides) {
-  const auto types = in.strings("layer_types", c.n_layers);
-  for (std::int64_t l = 0; l < c.n_layers; ++l) {
-    const auto at = static_cast<std::size_t>(l);
-    if (types && (*types)[at] != "full_attention" && (*types)[at] != "sliding_attention")
-      in.unsupported("layer_types", (*types)[at], "full_attention, sliding_attention");
-    const bool sliding = types ? (*types)[at] == "sliding_attention" : slides(l);
-    if (sliding && window == 0 && !optional)
-      in.fail("sliding_window", fmt::format("is missing, but layer {} slides", l));
-    c.layers[at].window = sliding ? window : 0;
-  }
 }
 
 }  // namespace
@@ -94,6 +88,12 @@ void llama(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each)
 void qwen3(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
   each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
   each.qk_norm = QkNorm::head;
+}
+
+void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
+  each.norms = NormPlace::after;
+  each.qk_norm = QkNorm::row;
 }
 
 void qwen_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
@@ -165,12 +165,7 @@ void gemma3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
   const std::int64_t pattern = in.integer("sliding_window_pattern", 1, kMostLayers, 6);
   mix_windows(in, read_as::window(in, d.window), false, c,
               [&](std::int64_t l) { return (l + 1) % pattern != 0; });
-  const auto both = in.object("rope_parameters");
-  RopeAround around = rope_around(in, d, c);
-  around.theta = in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0);
-  around.of_layer_type = true;
-  c.ropes.push_back(read_rope(in, both ? both->object("sliding_attention") : std::nullopt, around));
-  for (LayerSpec& layer : c.layers) layer.rope = layer.window > 0 ? 1 : 0;
+  add_sliding_rope(in, d, in.number("rope_local_base_freq", 1e-3, 1e18, 10000.0), c);
 }
 
 /// Some layers do not rotate; windows, if there are any, are in those.
@@ -187,11 +182,15 @@ void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
 }
 
-void olmo2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
-  each.qkv_bias = each.o_bias = in.boolean("attention_bias", false);
-  each.norms = NormPlace::after;
-  each.qk_norm = QkNorm::row;
-}
+constexpr WeightName kLfm2Names[] = {{WeightRole::input_norm, "operator_norm"},
+                                     {WeightRole::feed_norm, "ffn_norm"},
+                                     {WeightRole::q_norm, "self_attn.q_layernorm"},
+                                     {WeightRole::k_norm, "self_attn.k_layernorm"},
+                                     {WeightRole::o, "self_attn.out_proj"},
+                                     {WeightRole::gate, "feed_forward.w1"},
+                                     {WeightRole::up, "feed_forward.w3"},
+                                     {WeightRole::down, "feed_forward.w2"},
+                                     {WeightRole::final_norm, "model.embedding_norm"}};
 
 void lfm2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
   read_lfm2(in, each);
@@ -217,7 +216,8 @@ const Family kFamilies[] = {
       .tied = true,
       .window = 4096,
       .activation = "gelu_pytorch_tanh",
-      .positions = 8192},
+      .positions = 8192,
+      .gemma = true},
      gemma2,
      read_as::gemma2_layers},
     {"gemma3_text",
@@ -228,32 +228,42 @@ const Family kFamilies[] = {
       .window = 4096,
       .activation = "gelu_pytorch_tanh",
       .positions = 131072,
-      .layered_rope = true},
+      .layered_rope = true,
+      .n_heads = 8,
+      .vocab = 262208,
+      .gemma = true},
      gemma3,
      gemma3_layers},
     {"smollm3",
      {.n_kv_heads = 4, .rope_theta = 2e6, .tied = true, .positions = 32768},
      read_as::llama,
      smollm3_layers},
-    {"olmo2", {.rms_norm_eps = 1e-5}, olmo2, nullptr},
+    {"olmo2", {.rms_norm_eps = 1e-5}, read_as::olmo2, nullptr},
     {"granite", {}, read_as::granite, nullptr},
-    {"lfm2", {.n_kv_heads = 8, .rope_theta = 1e6, .positions = 128000}, lfm2, lfm2_layers},
+    {"lfm2",
+     {.n_kv_heads = 8, .rope_theta = 1e6, .positions = 128000},
+     lfm2,
+     lfm2_layers,
+     kLfm2Names},
 };
 
 /// The tables of all files of families.
-std::array<std::span<const Family>, 3> all_families() {
-  return {kFamilies, mixture_families(), gpt_oss_families()};
+std::array<std::span<const Family>, 4> all_families() {
+  return {kFamilies, mixture_families(), gpt_oss_families(), dense_families()};
 }
 
-Activation read_activation(const JsonObject& in, const char* otherwise) {
+Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {
   // Gemma says hidden_activation, and its hidden_act is not to be believed
   const char* key = in.has("hidden_activation") ? "hidden_activation" : "hidden_act";
-  const bool gemma = std::string_view(otherwise) != "silu";
   const std::string name =
-      gemma && !in.has("hidden_activation") ? otherwise : in.string(key, otherwise);
+      d.gemma && !in.has("hidden_activation") ? d.activation : in.string(key, d.activation);
   if (name == "silu" || name == "swish") return Activation::silu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::gelu_tanh;
-  in.unsupported(key, name, "silu, swish, gelu_pytorch_tanh, gelu_new");
+  if (!gated && name == "relu2") return Activation::relu_squared;
+  if (!gated && name == "xielu") return Activation::xielu;
+  in.unsupported(key, name,
+                 gated ? "silu, swish, gelu_pytorch_tanh, gelu_new"
+                       : "silu, swish, gelu_pytorch_tanh, gelu_new, relu2, xielu");
 }
 
 const Family& family_of(const JsonObject& in, const std::string& model_type) {
@@ -263,15 +273,27 @@ const Family& family_of(const JsonObject& in, const std::string& model_type) {
       if (model_type == family.model_type) return family;
       names += fmt::format("{}{}", names.empty() ? "" : ", ", family.model_type);
     }
+  for (const std::string_view sees : models_with_text_part()) names += fmt::format(", {}", sees);
   in.unsupported("model_type", model_type, names);
 }
 
-void read_sizes(const JsonObject& in, const Defaults& d, ModelConfig& c) {
-  c.vocab_size = in.integer("vocab_size", 1, kMostVocabulary);
+/// With the class's own rope_parameters where none are said.
+JsonObject with_usual_rope(const JsonObject& in, const FamilyDefaults& d) {
+  const auto scaling = in.object("rope_scaling");
+  if (!d.rope || (scaling && !scaling->empty()) || in.object("rope_parameters")) return in;
+  const nlohmann::json usual = {{"rope_parameters", parse_strict(d.rope, "rope_parameters", {})}};
+  return in.changed_by(JsonObject(usual, "rope_parameters"));
+}
+
+void read_sizes(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
+  const auto said_or = [&](const char* key, std::int64_t most, std::int64_t otherwise) {
+    return otherwise > 0 ? in.integer(key, 1, most, otherwise) : in.integer(key, 1, most);
+  };
+  c.vocab_size = said_or("vocab_size", kMostVocabulary, d.vocab);
   c.hidden_size = in.integer("hidden_size", 1, kMostWidth);
   c.intermediate_size = in.integer("intermediate_size", 1, kMostWidth);
   c.n_layers = in.integer("num_hidden_layers", 1, kMostLayers);
-  c.n_heads = in.integer("num_attention_heads", 1, kMostHeads);
+  c.n_heads = said_or("num_attention_heads", kMostHeads, d.n_heads);
   // null says as many as heads, whatever the class has as its default
   const bool all = d.n_kv_heads == 0 || in.null("num_key_value_heads");
   c.n_kv_heads = in.integer("num_key_value_heads", 1, kMostHeads, all ? c.n_heads : d.n_kv_heads);
@@ -289,29 +311,36 @@ void read_sizes(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     in.fail("head_dim",
             fmt::format("= {} times {} heads is wider than {}", c.head_dim, c.n_heads, kMostWidth));
   c.max_positions = in.integer("max_position_embeddings", 0, kMostPositions, 0);
-  c.rms_norm_eps = in.number("rms_norm_eps", 1e-30, 1, d.rms_norm_eps);
+  c.rms_norm_eps = in.number(d.eps_key, 1e-30, 1, d.rms_norm_eps);
   c.tie_word_embeddings = in.boolean("tie_word_embeddings", d.tied);
 }
 
 }  // namespace
 
-void read_family(const JsonObject& given, ModelConfig& c) {
-  c.model_type = given.string("model_type", "");
-  const JsonObject in = c.model_type == "lfm2" ? lfm2_usual_keys(given) : given;
-  const Family& family = family_of(in, c.model_type);
-  read_sizes(in, family.defaults, c);
-  const Defaults& d = family.defaults;
+void read_family(const JsonObject& said, ModelConfig& c) {
+  c.model_type = said.string("model_type", "");
+  const Family& family = family_of(said, c.model_type);
+  const FamilyDefaults& d = family.defaults;
+  const JsonObject in =
+      with_usual_rope(c.model_type == "lfm2" ? lfm2_usual_keys(said) : said, d);
+  read_sizes(in, d, c);
   c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
+  c.pairs_moved = in.boolean(kRopeInterleaved, false) && !d.interleaved;
+  c.names = family.names;
   LayerSpec each;
   each.n_heads = c.n_heads;
   each.n_kv_heads = c.n_kv_heads;
   each.head_dim = c.head_dim;
   each.intermediate_size = c.intermediate_size;
   each.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
-  each.activation = read_activation(in, family.defaults.activation);
-  family.read(in, family.defaults, c, each);
+  family.read(in, d, c, each);
+  each.activation = read_activation(in, d, each.gated);
   c.layers.assign(static_cast<std::size_t>(c.n_layers), each);
-  if (family.layers) family.layers(in, family.defaults, c);
+  if (family.layers) family.layers(in, d, c);
+}
+
+double QueryScale::at(std::int64_t position) const {
+  return 1 + beta * std::log1p(static_cast<double>(position / original));
 }
 
 std::vector<std::string_view> model_families() {

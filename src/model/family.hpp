@@ -2,11 +2,14 @@
 #pragma once
 // What the files of families share: the form of a row, limits, and readings that several use.
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <span>
 
 #include "episodic/model/hf_config.hpp"
 #include "json_object.hpp"
+#include "rope.hpp"
 
 namespace episodic {
 
@@ -35,6 +38,12 @@ struct FamilyDefaults {
   std::int64_t experts = 0;       // of a mixture
   std::int64_t chosen = 0;        // num_experts_per_tok
   std::int64_t expert_width = 0;  // moe_intermediate_size; 0: intermediate_size
+  double share = 1;               // the part of a head that turns, where it is not said
+  bool interleaved = false;       // rotary pairs side by side
+  const char* rope = nullptr;     // rope_parameters, where there are others than {}
+  const char* eps_key = "rms_norm_eps";
+  std::int64_t n_heads = 0, vocab = 0;  // 0: must be said
+  bool gemma = false;                   // its hidden_act is not read
 };
 
 /// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
@@ -44,8 +53,12 @@ struct Family {
   FamilyDefaults defaults;
   void (*read)(const JsonObject& in, const FamilyDefaults& defaults, ModelConfig& c,
                LayerSpec& each);
-  void (*layers)(const JsonObject& in, const FamilyDefaults& defaults, ModelConfig& c);
+  void (*layers)(const JsonObject& in, const FamilyDefaults& defaults, ModelConfig& c) = nullptr;
+  std::span<const WeightName> names = {};
 };
+
+/// Families whose blocks differ from LLaMA's in more than numbers (families_dense.cpp).
+std::span<const Family> dense_families();
 
 /// Those with a mixture of experts (families_mixture.cpp).
 std::span<const Family> mixture_families();
@@ -61,6 +74,8 @@ MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const Mo
 namespace read_as {
 void llama(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
 void qwen3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
+/// Norms behind the blocks, and of whole rows of queries and keys.
+void olmo2(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
 void granite(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
 /// Windows only where use_sliding_window says so, and only in layers from max_window_layers on.
 void qwen_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
@@ -69,5 +84,29 @@ std::int64_t window(const JsonObject& in, std::int64_t otherwise);
 /// Layers slide in turn, from the first on, unless layer_types says which.
 void gemma2_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
 }  // namespace read_as
+
+RopeAround rope_around(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c);
+
+/// Gives sliding layers a table of their own: of rope_parameters.sliding_attention, or plain.
+/// \param theta where that does not say it
+void add_sliding_rope(const JsonObject& in, const FamilyDefaults& d, double theta, ModelConfig& c);
+
+/// Gives a window to the layers that layer_types calls sliding; `slides` decides where config.json
+/// has no such list.
+/// \param optional a sliding layer without a window sees all, for its class can switch windows off
+template <class F>
+void mix_windows(const JsonObject& in, std::int64_t window, bool optional, ModelConfig& c,
+                 F slides) {
+  const auto types = in.strings("layer_types", c.n_layers);
+  for (std::int64_t l = 0; l < c.n_layers; ++l) {
+    const auto at = static_cast<std::size_t>(l);
+    if (types && (*types)[at] != "full_attention" && (*types)[at] != "sliding_attention")
+      in.unsupported("layer_types", (*types)[at], "full_attention, sliding_attention");
+    const bool sliding = types ? (*types)[at] == "sliding_attention" : slides(l);
+    if (sliding && window == 0 && !optional)
+      in.fail("sliding_window", fmt::format("is missing, but layer {} slides", l));
+    c.layers[at].window = sliding ? window : 0;
+  }
+}
 
 }  // namespace episodic

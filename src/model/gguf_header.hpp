@@ -48,6 +48,10 @@ class GgufHeader {
     begin_array(key, GgufValueKind::boolean, values.size());
     for (const bool value : values) raw(static_cast<std::uint8_t>(value));
   }
+  void put(const std::string& key, const std::vector<float>& values) {
+    begin_array(key, GgufValueKind::f32, values.size());
+    for (const float value : values) raw(value);
+  }
   void put(const std::string& key, const std::vector<std::int32_t>& values) {
     begin_array(key, GgufValueKind::i32, values.size());
     for (const std::int32_t value : values) raw(value);

@@ -75,30 +75,70 @@ inline constexpr GgufName kLfm2Mlp[] = {{"ffn_gate", "feed_forward.w1"},
 inline constexpr GgufName kLfm2Norms[] = {{"attn_norm", "operator_norm"}, {"ffn_norm", "ffn_norm"}};
 inline constexpr GgufName kLfm2HeadNorms[] = {{"attn_q_norm", "self_attn.q_layernorm"},
                                               {"attn_k_norm", "self_attn.k_layernorm"}};
+inline constexpr GgufName kUpDown[] = {gguf_name(WeightRole::up), gguf_name(WeightRole::down)};
+inline constexpr GgufName kOneNorm[] = {gguf_name(WeightRole::input_norm)};
+// of families with names of their own
+inline constexpr GgufName kGlm4Norms[] = {gguf_name(WeightRole::input_norm),
+                                          {"post_attention_norm", "post_self_attn_layernorm"},
+                                          {"ffn_norm", "post_attention_layernorm"},
+                                          {"post_ffw_norm", "post_mlp_layernorm"}};
+inline constexpr GgufName kSeedNorms[] = {gguf_name(WeightRole::input_norm),
+                                          gguf_name(WeightRole::attended_norm)};
+inline constexpr GgufName kApertusNorms[] = {{"attn_norm", "attention_layernorm"},
+                                             {"ffn_norm", "feedforward_layernorm"}};
+inline constexpr GgufName kStarcoder2Mlp[] = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}};
+
+/// What a file of an architecture says otherwise than llama's, or leaves out.
+struct GgufTraits {
+  bool one_plus = false;             ///< norms hold 1 + w
+  bool layer_norm = false;           ///< eps is that of LayerNorms
+  bool parallel = false;             ///< logits are multiplied by logit_scale
+  bool scales_queries = false;       ///< by their position
+  bool xielu = false;                ///< lists of its parameters
+  bool partial = false;              ///< heads turn in part where config.json says nothing
+  const char* activation = nullptr;  ///< other than llama's
+};
 
 struct GgufArchitecture {
   const char* gguf;
   const char* model_type;  ///< Hugging Face's
   std::span<const GgufName> attention, mlp, norms, head_norms;
   bool interleaved = false;  ///< rows of q and k were put in order for interleaved rotary embedding
-  bool gemma = false;        ///< norms hold 1 + w; window layers alternate
+  bool gemma = false;        ///< window layers alternate, scores and logits have caps
   bool granite = false;      ///< multipliers of embedding, residuals, attention and logits
   /// Of a mixture of experts, whose keys of numbers of experts then are there.
   bool mixture = false;
   bool normalised = false;  ///< what llama.cpp does with the weights of the chosen experts
+  GgufTraits traits = {};
 
   std::span<const GgufName> top = kTop;
 
   bool shared_expert() const { return mlp.size() == std::size(kSharedExperts); }
 };
 
+inline constexpr GgufTraits kCohere = {.layer_norm = true, .parallel = true};
+
 inline constexpr GgufArchitecture kArchitectures[] = {
     {"llama", "llama", kAttention, kMlp, kNormsBefore, {}, true},
     {"qwen2", "qwen2", kAttention, kMlp, kNormsBefore, {}},
     {"qwen3", "qwen3", kAttention, kMlp, kNormsBefore, kHeadNorms},
     {"phi3", "phi3", kFusedAttention, kFusedMlp, kNormsBefore, {}},
-    {"gemma2", "gemma2", kAttention, kMlp, kNormsAround, {}, false, true},
-    {"gemma3", "gemma3_text", kAttention, kMlp, kNormsAround, kHeadNorms, false, true},
+    {.gguf = "gemma2",
+     .model_type = "gemma2",
+     .attention = kAttention,
+     .mlp = kMlp,
+     .norms = kNormsAround,
+     .head_norms = {},
+     .gemma = true,
+     .traits = {.one_plus = true}},
+    {.gguf = "gemma3",
+     .model_type = "gemma3_text",
+     .attention = kAttention,
+     .mlp = kMlp,
+     .norms = kNormsAround,
+     .head_norms = kHeadNorms,
+     .gemma = true,
+     .traits = {.one_plus = true}},
     {"olmo2", "olmo2", kAttention, kMlp, kNormsAfter, kHeadNorms},
     {"granite", "granite", kAttention, kMlp, kNormsBefore, {}, true, false, true},
     {"smollm3", "smollm3", kAttention, kMlp, kNormsBefore, {}, true},
@@ -168,6 +208,81 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      .norms = kLfm2Norms,
      .head_norms = kLfm2HeadNorms,
      .top = kLfm2Top},
+    {.gguf = "mistral3",
+     .model_type = "ministral3",
+     .attention = kAttention,
+     .mlp = kMlp,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .traits = {.scales_queries = true}},
+    {"exaone4", "exaone4", kAttention, kMlp, kNormsAfter, kHeadNorms},
+    {.gguf = "cohere2",
+     .model_type = "cohere2",
+     .attention = kAttention,
+     .mlp = kMlp,
+     .norms = kOneNorm,
+     .head_norms = {},
+     .traits = kCohere},
+    {.gguf = "command-r",
+     .model_type = "cohere",
+     .attention = kAttention,
+     .mlp = kMlp,
+     .norms = kOneNorm,
+     .head_norms = {},
+     .traits = kCohere},
+    {.gguf = "glm4",
+     .model_type = "glm4",
+     .attention = kAttention,
+     .mlp = kFusedMlp,
+     .norms = kGlm4Norms,
+     .head_norms = {},
+     .traits = {.partial = true}},
+    {.gguf = "chatglm",
+     .model_type = "glm",
+     .attention = kAttention,
+     .mlp = kFusedMlp,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .traits = {.partial = true}},
+    {"seed_oss", "seed_oss", kAttention, kMlp, kSeedNorms, {}},
+    {.gguf = "arcee",
+     .model_type = "arcee",
+     .attention = kAttention,
+     .mlp = kUpDown,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .traits = {.activation = "relu2"}},
+    {.gguf = "apertus",
+     .model_type = "apertus",
+     .attention = kAttention,
+     .mlp = kUpDown,
+     .norms = kApertusNorms,
+     .head_norms = kHeadNorms,
+     .traits = {.xielu = true, .activation = "xielu"}},
+    {"ernie4_5", "ernie4_5", kAttention, kMlp, kNormsBefore, {}},
+    {.gguf = "nemotron",
+     .model_type = "nemotron",
+     .attention = kAttention,
+     .mlp = kUpDown,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .traits = {.one_plus = true, .layer_norm = true, .partial = true, .activation = "relu2"}},
+    {.gguf = "starcoder2",
+     .model_type = "starcoder2",
+     .attention = kAttention,
+     .mlp = kStarcoder2Mlp,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .traits = {.layer_norm = true, .activation = "gelu_pytorch_tanh"}},
+    {.gguf = "stablelm",
+     .model_type = "stablelm",
+     .attention = kAttention,
+     .mlp = kMlp,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .traits = {.layer_norm = true, .partial = true}},
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }

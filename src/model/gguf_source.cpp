@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +12,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/gguf.hpp"
 #include "gguf_names.hpp"
+#include "gguf_settings.hpp"
 #include "gguf_tokenizer.hpp"
 #include "rope.hpp"
 #include "take_end.hpp"
@@ -117,99 +117,6 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
 // -- settings
 // --------------------------------------------------------------------------------------
 
-/// A float32 of the file as the decimal number that was meant: 1e-6, not 9.99999997e-7.
-double as_written(double x) {
-  return std::strtod(fmt::format("{}", static_cast<float>(x)).c_str(), nullptr);
-}
-
-/// Keys below the architecture's name.
-class Settings {
- public:
-  Settings(const GgufFile& file, const GgufArchitecture& a) : file_(file), prefix_(a.gguf) {}
-
-  std::string key(const char* name) const { return fmt::format("{}.{}", prefix_, name); }
-  bool has(const char* name) const { return file_.value(key(name)) != nullptr; }
-  [[noreturn]] void fail(const char* name, const std::string& what) const {
-    file_.fail(key(name), what);
-  }
-
-  std::int64_t integer(const char* name) const {
-    const auto value = file_.integer(key(name));
-    if (!value) fail(name, "is missing; convert the file again");
-    return in_range(name, *value);
-  }
-  std::int64_t integer(const char* name, std::int64_t otherwise) const {
-    return has(name) ? integer(name) : otherwise;
-  }
-
-  /// A number for each layer, or one for all. \throws FileError if the layers differ
-  std::int64_t of_all_layers(const char* name, std::int64_t layers) const {
-    const GgufValue* value = file_.value(key(name));
-    const auto* list = value ? std::get_if<std::vector<std::int64_t>>(value) : nullptr;
-    if (!list) return integer(name);
-    if (static_cast<std::int64_t>(list->size()) != layers)
-      fail(name, fmt::format("has {} numbers for {} layers; convert the file again", list->size(),
-                             layers));
-    for (const std::int64_t x : *list)
-      if (x != list->front())
-        fail(name, fmt::format("differs between layers ({} and {}), which is not supported",
-                               list->front(), x));
-    return in_range(name, list->front());
-  }
-
-  /// The same where 0 says that a layer has none.
-  /// \param has which layers have some, written
-  std::int64_t of_some_layers(const char* name, std::int64_t layers, std::vector<bool>& has) const {
-    has.assign(static_cast<std::size_t>(layers), true);
-    const GgufValue* value = file_.value(key(name));
-    const auto* list = value ? std::get_if<std::vector<std::int64_t>>(value) : nullptr;
-    if (!list) return integer(name);
-    if (static_cast<std::int64_t>(list->size()) != layers)
-      fail(name, fmt::format("has {} numbers for {} layers; convert the file again", list->size(),
-                             layers));
-    std::int64_t some = 0;
-    for (std::size_t l = 0; l < has.size(); ++l) {
-      const std::int64_t x = (*list)[l];
-      has[l] = x != 0;
-      if (x != 0 && some != 0 && x != some)
-        fail(name,
-             fmt::format("differs between layers ({} and {}), which is not supported", some, x));
-      if (x != 0) some = x;
-    }
-    return in_range(name, some);
-  }
-
-  std::optional<double> number(const char* name) const {
-    const auto value = file_.number(key(name));
-    if (value && !std::isfinite(*value))
-      fail(name, fmt::format("is {}; convert the file again", *value));
-    return value ? std::optional(as_written(*value)) : std::nullopt;
-  }
-  void copy(const char* name, Json& config, const char* to) const {
-    if (const auto value = number(name)) config[to] = *value;
-  }
-
-  /// What the file says and this architecture does not compute by must say nothing.
-  void require(const char* name, double nothing) const {
-    const auto value = number(name);
-    if (value && std::abs(*value - nothing) > 1e-6 * std::abs(nothing))
-      fail(name, fmt::format("= {} is not supported for this architecture; convert the file again "
-                             "without it",
-                             *value));
-  }
-
- private:
-  std::int64_t in_range(const char* name, std::int64_t value) const {
-    if (value < 1 || value > kMost)
-      fail(name, fmt::format("= {} is out of range [1, {}]", value, kMost));
-    return value;
-  }
-
-  static constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  const GgufFile& file_;
-  std::string prefix_;
-};
-
 /// The factors by which a tensor divides the rotation's frequencies.
 std::vector<double> factors_of(const GgufFile& file, const char* name) {
   const StoredTensor& t = *file.find(name);
@@ -234,7 +141,9 @@ struct RopeScaling {
   std::int64_t trained = 0;
 };
 
-RopeScaling read_scaling(const GgufFile& file, const Settings& in, std::int64_t positions) {
+/// \param scales_queries the architecture has yarn's own factor of cosines and sines
+RopeScaling read_scaling(const GgufFile& file, const GgufSettings& in, std::int64_t positions,
+                         bool scales_queries) {
   RopeScaling s;
   const char* kType = "rope.scaling.type";
   s.type = file.string(in.key(kType)).value_or("linear");
@@ -252,10 +161,13 @@ RopeScaling read_scaling(const GgufFile& file, const Settings& in, std::int64_t 
     in.fail("rope.scaling.attn_factor", fmt::format("= {} must be above 0", s.attention));
   s.trained = in.integer("rope.scaling.original_context_length", positions);
   // llama.cpp reads these for other architectures alone
-  in.require("rope.scaling.yarn_attn_factor", 1);
+  const double usual = s.factor > 1 ? 0.1 * std::log(s.factor) + 1 : 1.0;
+  if (const auto said = in.number("rope.scaling.yarn_attn_factor");
+      said && std::abs(*said - usual) > 1e-6)  // what it is in any case
+    in.require("rope.scaling.yarn_attn_factor", 1);
   in.require("rope.scaling.yarn_beta_fast", 32);
   in.require("rope.scaling.yarn_beta_slow", 1);
-  in.require("rope.scaling.yarn_log_multiplier", 0);
+  if (!scales_queries) in.require("rope.scaling.yarn_log_multiplier", 0);
   if (s.type == "yarn") in.require("rope.scaling.yarn_ext_factor", 1);
   return s;
 }
@@ -271,9 +183,9 @@ Json divided(std::vector<double> shorts, std::vector<double> longs, const RopeSc
 }
 
 /// \param pairs that turn
-Json rope_scaling(const GgufFile& file, const Settings& in, std::int64_t positions,
-                  std::int64_t pairs) {
-  const RopeScaling s = read_scaling(file, in, positions);
+Json rope_scaling(const GgufFile& file, const GgufSettings& in, std::int64_t positions,
+                  std::int64_t pairs, bool scales_queries) {
+  const RopeScaling s = read_scaling(file, in, positions, scales_queries);
   constexpr const char *kShort = "rope_factors_short.weight", *kLong = "rope_factors_long.weight",
                        *kOne = "rope_freqs.weight";
   const bool shorts = file.find(kShort), longs = file.find(kLong), one = file.find(kOne);
@@ -300,25 +212,8 @@ Json rope_scaling(const GgufFile& file, const Settings& in, std::int64_t positio
   return divided(plain, plain, s);
 }
 
-/// Layers with a sliding window, and every n-th without.
-void add_windows(const GgufFile& file, const Settings& in, std::int64_t layers, bool gemma3,
-                 Json& config) {
-  config["sliding_window"] = in.integer("attention.sliding_window");
-  const std::string key = in.key("attention.sliding_window_pattern");
-  const GgufValue* pattern = file.value(key);  // every how many layers, or a flag for each
-  const auto* listed = pattern ? std::get_if<std::vector<bool>>(pattern) : nullptr;
-  const std::int64_t every = listed != nullptr ? 1 : file.integer(key).value_or(gemma3 ? 6 : 2);
-  if (every < 1 || (listed != nullptr && static_cast<std::int64_t>(listed->size()) < layers))
-    file.fail(key, "does not say it for every layer; convert the file again");
-  Json types = Json::array();
-  for (std::int64_t i = 0; i < layers; ++i) {
-    const bool window = listed ? (*listed)[static_cast<std::size_t>(i)] : (i + 1) % every != 0;
-    types.push_back(window ? "sliding_attention" : "full_attention");
-  }
-  config["layer_types"] = types;
-}
-
-void add_gemma(const GgufFile& file, const Settings& in, const GgufArchitecture& a, Json& config) {
+void add_gemma(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
+               Json& config) {
   const bool gemma3 = std::string_view(a.gguf) == "gemma3";
   const std::int64_t layers = config["num_hidden_layers"], heads = config["num_attention_heads"];
   const std::int64_t hidden = config["hidden_size"];
@@ -334,11 +229,11 @@ void add_gemma(const GgufFile& file, const Settings& in, const GgufArchitecture&
   in.copy("attn_logit_softcapping", config, "attn_logit_softcapping");
   in.copy("final_logit_softcapping", config, "final_logit_softcapping");
   if (gemma3) config["rope_local_base_freq"] = in.number("rope.freq_base_swa").value_or(10000.0);
-  add_windows(file, in, layers, gemma3, config);
+  add_gguf_windows(file, in, gemma3 ? 6 : 2, config);
 }
 
 /// Layers without key/value heads convolve.
-void add_lfm2(const GgufFile& file, const Settings& in, const std::vector<bool>& attends,
+void add_lfm2(const GgufFile& file, const GgufSettings& in, const std::vector<bool>& attends,
               Json& config) {
   Json types = Json::array();
   bool bias = false;
@@ -360,7 +255,7 @@ void add_tokens(const GgufFile& file, Json& config) {
 }
 
 /// Numbers of experts, by the keys of Hugging Face's families.
-void add_mixture(const GgufFile& file, const Settings& in, const GgufArchitecture& a,
+void add_mixture(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
                  Json& config) {
   const std::string_view type = a.model_type;
   const bool qwen = type == "qwen2_moe" || type == "qwen3_moe";
@@ -395,7 +290,7 @@ void add_mixture(const GgufFile& file, const Settings& in, const GgufArchitectur
 }
 
 Json config_of(const GgufFile& file, const GgufArchitecture& a) {
-  const Settings in(file, a);
+  const GgufSettings in(file, a);
   const StoredTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     file.fail("token_embd.weight", "is missing or no matrix; fetch or convert the file again");
@@ -432,9 +327,10 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
             fmt::format("= {} differs from the head's {} channels, which is not supported for this "
                         "architecture",
                         rotary, head_dim));
-  const auto eps = in.number("attention.layer_norm_rms_epsilon");
-  if (!eps)
-    file.fail(in.key("attention.layer_norm_rms_epsilon"), "is missing; convert the file again");
+  const char* eps_key =
+      a.traits.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+  const auto eps = in.number(eps_key);
+  if (!eps) file.fail(in.key(eps_key), "is missing; convert the file again");
   Json config = {
       {"model_type", a.model_type},
       {"vocab_size", embedding->shape[0]},
@@ -449,7 +345,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
       {"hidden_act", "silu"},
       {"tie_word_embeddings", file.find("output.weight") == nullptr},
       {"rope_theta", in.number("rope.freq_base").value_or(10000.0)},
-      {"rope_scaling", rope_scaling(file, in, positions, rotary / 2)},
+      {"rope_scaling", rope_scaling(file, in, positions, rotary / 2, a.traits.scales_queries)},
   };
   if (rotary != head_dim) {
     const auto width = static_cast<double>(head_dim);
@@ -466,7 +362,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
       config["sliding_window"] = in.integer("attention.sliding_window");
   } else if (name != "qwen2" && name != "qwen2moe") {  // whose attention always has biases
     config["attention_bias"] = file.find("blk.0.attn_q.bias") != nullptr;
-    config["mlp_bias"] = file.find("blk.0.ffn_gate.bias") != nullptr;
+    config["mlp_bias"] = file.find("blk.0.ffn_up.bias") != nullptr;
   }
   const double usual = 1 / std::sqrt(static_cast<double>(head_dim));
   if (a.granite) {
@@ -480,7 +376,8 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   }
   if (!a.granite) {
     for (const char* multiplier : {"embedding_scale", "residual_scale", "logit_scale"})
-      in.require(multiplier, 1);
+      if (!a.traits.parallel || multiplier != std::string_view("logit_scale"))
+        in.require(multiplier, 1);
     if (!a.gemma && in.number("attention.scale").value_or(0) != 0)
       in.require("attention.scale", usual);
   }
@@ -492,10 +389,11 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   if (a.gemma) add_gemma(file, in, a, config);
   if (a.mixture) add_mixture(file, in, a, config);
   if (name == "gpt-oss") {
-    add_windows(file, in, layers, false, config);
+    add_gguf_windows(file, in, 2, config);
     // Hugging Face's class has a scaling of its own where nothing is said
     if (config["rope_scaling"].is_null()) config["rope_parameters"] = {{"rope_type", "default"}};
   }
+  add_dense_settings(file, in, a, config);
   if (lfm2) add_lfm2(file, in, attends, config);
   add_tokens(file, config);
   return config;
@@ -559,13 +457,20 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
     if (view.name.ends_with(".conv.conv.weight") && view.shape.size() == 2)
       view.shape.insert(view.shape.begin() + 1, 1);  // as Hugging Face's convolutions
     std::vector<std::byte> copy;
-    if (a.gemma && is_one_of(view.name, {"norm."})) copy = minus_one(file_, *t);
+    if (a.traits.one_plus && is_one_of(view.name, {"norm.weight"})) copy = minus_one(file_, *t);
     if (!copy.empty()) {
       copies_.push_back(std::move(copy));
       view.data = copies_.back().data();
     }
     std::string name = view.name;
     places_.emplace(std::move(name), Place{std::move(view), file_.file_of(t->name)});
+  }
+  for (const XieluRow& row : xielu_rows(file_, a, config)) {
+    std::vector<std::byte> number(sizeof row.value);
+    std::memcpy(number.data(), &row.value, sizeof row.value);
+    copies_.push_back(std::move(number));
+    StoredTensor view{row.name, TensorType::f32, row.shape, copies_.back().data(), 4};
+    places_.emplace(row.name, Place{std::move(view), file_.path()});
   }
   config_json_ = config.dump(1);
 }

@@ -78,7 +78,9 @@ std::int64_t file_type(TensorType type) {
 
 const GgufArchitecture& architecture_for(const OpenModel& model) {
   const std::string& type = model.config.model_type;
-  const std::string_view wanted = type == "mistral" ? "llama" : std::string_view(type);
+  const std::string_view wanted = type == "mistral" ? "llama"
+                                  : type == "olmo3" ? "olmo2"
+                                                    : std::string_view(type);
   for (const GgufArchitecture& a : gguf_architectures())
     if (a.model_type == wanted) return a;
   refuse(model, fmt::format("model_type \"{}\" is not written, and", type));
@@ -108,6 +110,7 @@ struct RopeSettings {
   double theta = 10000.0;
   bool yarn = false;
   double factor = 1, original = 0;  ///< of yarn; original 0: not said
+  double mscale_all_dim = 0;
 };
 
 RopeSettings rope_settings(const OpenModel& model) {
@@ -128,6 +131,7 @@ RopeSettings rope_settings(const OpenModel& model) {
   const auto kind = scaling.find(scaling.contains("rope_type") ? "rope_type" : "type");
   r.yarn = kind != scaling.end() && *kind == "yarn";
   r.factor = number(scaling, "factor", 1);
+  r.mscale_all_dim = number(scaling, "mscale_all_dim", 0);
   r.original = number(scaling, "original_max_position_embeddings",
                       number(config, "original_max_position_embeddings", 0));
   return r;
@@ -143,6 +147,10 @@ std::vector<float> rope_factors(const std::vector<double>& plain,
     any = any || std::abs(factors.back() - 1.0f) > 1e-6f;
   }
   return any ? factors : std::vector<float>();
+}
+
+bool is_xielu(WeightRole role) {
+  return std::find(std::begin(kXieluRoles), std::end(kXieluRoles), role) != std::end(kXieluRoles);
 }
 
 /// A tensor as it goes into the file.
@@ -209,6 +217,7 @@ class Writing {
         continue;
       }
       if (!seen.insert(e.tensor).second) continue;
+      if (is_xielu(e.role)) continue;  // among the settings
       const StoredTensor& t = *model_.tensors->find(e.tensor);
       Written w{gguf_name(a_, e.tensor), t.type, t.shape, &t, {}, 0, {}};
       if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
@@ -221,7 +230,7 @@ class Writing {
         const std::int64_t elements = w.bytes() / 4;
         w.own.resize(static_cast<std::size_t>(elements));
         widen(t.type, t.data, elements, w.own.data());
-        if (a_.gemma && e.tensor.find("norm.") != std::string::npos)
+        if (a_.traits.one_plus && e.tensor.ends_with("norm.weight"))
           for (float& x : w.own) x += 1.0f;  // what such a norm multiplies by
       } else if (e.role == WeightRole::q) {
         main_type_ = t.type;
@@ -295,11 +304,14 @@ class Writing {
     }
     header_.put(key("attention.key_length"), c.head_dim);
     header_.put(key("attention.value_length"), c.head_dim);
-    header_.put(key("attention.layer_norm_rms_epsilon"), c.rms_norm_eps);
+    header_.put(key(a_.traits.layer_norm ? "attention.layer_norm_epsilon"
+                                         : "attention.layer_norm_rms_epsilon"),
+                c.rms_norm_eps);
     header_.put(key("vocab_size"), c.vocab_size);
     if (a_.model_type == std::string_view("phi3") && c.layers[0].window > 0)
       header_.put(key("attention.sliding_window"), c.layers[0].window);
     if (a_.gemma) add_gemma();
+    add_dense();
     if (a_.mixture) add_mixture();
     if (a_.granite) {
       header_.put(key("attention.scale"), c.layers[0].scale);
@@ -343,6 +355,40 @@ class Writing {
       const double n = static_cast<double>(f.size());  // f[1] = theta^(-1/n)
       header_.put(key("rope.freq_base_swa"), f.size() > 1 ? std::pow(f[1], -n) : 10000.0);
     }
+  }
+
+  /// What gguf_dense.cpp reads.
+  void add_dense() {
+    const ModelConfig& c = model_.config;
+    if (!a_.gemma && c.model_type != "phi3" && c.model_type != "llama") add_windows();
+    if (a_.traits.parallel) header_.put(key("logit_scale"), c.logit_multiplier);
+    if (c.query_scale.beta != 0) {
+      header_.put(key("attention.temperature_scale"), c.query_scale.beta);
+      header_.put(key("rope.scaling.yarn_log_multiplier"), rope_settings(model_).mscale_all_dim);
+    }
+    if (!a_.traits.xielu) return;
+    const PlannedWeights planned(model_.config, model_.tensors);
+    for (const WeightRole role : kXieluRoles) {
+      std::vector<float> of_layers(static_cast<std::size_t>(c.n_layers));
+      for (std::int64_t l = 0; l < c.n_layers; ++l) {
+        const WeightView view = planned.at(role, l);
+        widen(view.type, view.data, 1, &of_layers[static_cast<std::size_t>(l)]);
+      }
+      header_.put(info_of(role).gguf, of_layers);
+    }
+  }
+
+  /// A window, and a flag for each layer that has it.
+  void add_windows() {
+    std::int64_t window = 0;
+    std::vector<bool> slides;
+    for (const LayerSpec& layer : model_.config.layers) {
+      window = std::max(window, layer.window);
+      slides.push_back(layer.window > 0);
+    }
+    if (window == 0) return;
+    header_.put(key("attention.sliding_window"), window);
+    header_.put(key("attention.sliding_window_pattern"), slides);
   }
 
   void add_rope() {
@@ -461,7 +507,8 @@ class Writing {
       if (info_of(e.role).block == WeightBlock::mixture) continue;
       const StoredTensor &then = *model_.tensors->find(e.tensor), &now = *source.find(e.tensor);
       if (then.type != now.type) continue;
-      if (a_.gemma && now.shape.size() == 1) continue;  // 1 + w - 1 is w, but for its last bits
+      if (a_.traits.one_plus && now.shape.size() == 1)
+        continue;  // 1 + w - 1 is w, but for its last bits
       const auto bytes = static_cast<std::size_t>(then.bytes);
       std::vector<std::byte> ordered;
       if (const std::int64_t heads = heads_to_interleave(e.role); heads > 0)
@@ -520,6 +567,9 @@ class Writing {
       if (x.window != y.window) return "sliding windows";
       if (!(x == y)) return "layers";
     }
+    if (!(a.query_scale.original == b.query_scale.original &&
+          near(a.query_scale.beta, b.query_scale.beta)))
+      return "llama_4_scaling_beta";
     if (a.norm_offset != b.norm_offset || !near(a.embedding_multiplier, b.embedding_multiplier) ||
         !near(a.residual_multiplier, b.residual_multiplier) ||
         !near(a.logit_multiplier, b.logit_multiplier) || !near(a.logit_soft_cap, b.logit_soft_cap))

@@ -14,6 +14,7 @@
 #include "episodic/model/gguf.hpp"
 #include "families.hpp"
 #include "other_formats.hpp"
+#include "text_part.hpp"
 
 namespace episodic {
 namespace {
@@ -88,9 +89,10 @@ void set_ends(const std::vector<std::int64_t>& of_config,
 ModelConfig parse_model_config(std::string_view config_json, std::string_view generation_json,
                                std::string_view label) {
   const std::string file = fmt::format("{}/config.json", label);
-  const Json json = parse_file(config_json, file);
-  const JsonObject in(json, file);
+  Json json = parse_file(config_json, file);
   ModelConfig c;
+  c.text_part_of = take_text_part(json, file);
+  const JsonObject in(json, file, c.text_part_of.empty() ? "" : "text_config.");
   c.quantization = quantization_said(json);
   read_family(in, c);
 

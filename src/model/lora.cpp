@@ -378,7 +378,7 @@ class LoraAdapter::Reader {
     const std::int64_t heads = part.role == WeightRole::q   ? c.n_heads
                                : part.role == WeightRole::k ? c.n_kv_heads
                                                             : 0;
-    if (heads == 0 || c.ropes[0].table.pairs != RotaryPairs::interleaved) return;
+    if (heads == 0 || !c.pairs_moved) return;
     const auto bytes = static_cast<std::size_t>(part.rows * rank) * sizeof(float);
     std::memcpy(rows, pairs_together(rows, bytes, part.rows, heads).data(), bytes);
   }

@@ -5,6 +5,7 @@
 
 #include <system_error>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/mapped_file.hpp"
 #include "episodic/model/gguf.hpp"
@@ -13,6 +14,7 @@
 #include "lora_scale.hpp"
 #include "other_formats.hpp"
 #include "reconcile.hpp"
+#include "text_part.hpp"
 
 namespace episodic {
 namespace {
@@ -97,6 +99,11 @@ OpenModel open_model(const fs::path& path) {
   if (fs::exists(path / "generation_config.json", ignored))
     model.generation_json = configuration_text(path / "generation_config.json");
   model.config = parse_model_config(model.config_json, model.generation_json, path.string());
+  if (!model.config.text_part_of.empty()) {  // from here on it is that part
+    nlohmann::json json = parse_strict(model.config_json, path.string(), {.python_numbers = true});
+    take_text_part(json, path.string());
+    model.config_json = json.dump(1);
+  }
   model.tensors = std::make_shared<const Weights>(path);
   reconcile(model);
   return model;

@@ -16,6 +16,7 @@
 #include "other_formats.hpp"
 #include "packed_weights.hpp"
 #include "renamed_tensors.hpp"
+#include "text_part.hpp"
 
 namespace episodic {
 namespace {
@@ -106,7 +107,7 @@ void reconcile_quantization(OpenModel& m) {
 }  // namespace
 
 std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const TensorSource> tensors,
-                                                     std::string& note) {
+                                                     bool sees, std::string& note) {
   const std::string usual = "model." + std::string(kEmbedding);
   if (tensors->find(usual)) return tensors;
   const std::vector<const StoredTensor*> all = tensors->tensors();
@@ -124,9 +125,15 @@ std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const Tenso
   if (above.ends_with(kModel)) above.remove_suffix(kModel.size());
   std::map<std::string, std::string> names;
   std::map<std::string, int> taken;
+  std::map<std::string_view, int> beside;  // parts that see, and their tensors
   for (const StoredTensor* t : all) {
     const std::string_view name = t->name;
     std::string to;
+    if (const std::string_view part = part_beside_text(name); sees && !part.empty()) {
+      ++beside[part];
+      names.emplace(t->name, "");
+      continue;
+    }
     if (name == kHead || name == std::string(above) + std::string(kHead))
       to = kHead;
     else if (name.starts_with(prefix) && name.find(".lora_") == std::string_view::npos)
@@ -139,6 +146,9 @@ std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const Tenso
   note = prefix.empty() ? "its tensors are those of a model without a head; read as \"model.\""
                         : fmt::format("its tensors are called \"{}...\"; read as \"model.\"",
                                       printable(prefix));
+  for (const auto& [part, count] : beside)
+    note +=
+        fmt::format("; {} ({} tensors) is not read, for the model reads text alone", part, count);
   return std::make_shared<RenamedTensors>(std::move(tensors), names);
 }
 
@@ -146,7 +156,7 @@ void reconcile(OpenModel& m) {
   for (const std::string& note : m.config.notes)
     m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
   std::string note;
-  m.tensors = with_usual_names(m.tensors, note);
+  m.tensors = with_usual_names(m.tensors, !m.config.text_part_of.empty(), note);
   if (!note.empty()) m.notes.push_back(fmt::format("{}: {}", m.path.string(), note));
   if (m.config.model_type == "gpt_oss") {
     m.tensors = with_stacked_experts(m.tensors, m.config);

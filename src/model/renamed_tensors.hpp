@@ -15,7 +15,8 @@ namespace episodic {
 
 class RenamedTensors final : public TensorSource {
  public:
-  /// \param names what each tensor of `base` is to be called, by its name there
+  /// \param names what each tensor of `base` is to be called, by its name there; empty: it is left
+  ///        out
   RenamedTensors(std::shared_ptr<const TensorSource> base,
                  const std::map<std::string, std::string>& names)
       : base_(std::move(base)) {
@@ -23,6 +24,7 @@ class RenamedTensors final : public TensorSource {
       const auto found = names.find(view->name);
       Renamed renamed{*view, view->name};
       if (found != names.end()) renamed.view.name = found->second;
+      if (renamed.view.name.empty()) continue;
       std::string name = renamed.view.name;
       tensors_.emplace(std::move(name), std::move(renamed));
     }
@@ -55,9 +57,10 @@ class RenamedTensors final : public TensorSource {
 
 /// The same tensors by the names that Hugging Face's decoders have, where all of them have one
 /// prefix of another kind ("language_model.model.", "base_model.model.model.", none) and so it is
-/// plain which is which. \param note one line if they were renamed
+/// plain which is which. Of a model that sees, what sees is left out.
+/// \param note one line if they were renamed
 /// \return the tensors as they are if they have their usual names, or none that are understood
 std::shared_ptr<const TensorSource> with_usual_names(std::shared_ptr<const TensorSource> tensors,
-                                                     std::string& note);
+                                                     bool sees, std::string& note);
 
 }  // namespace episodic

@@ -184,7 +184,7 @@ Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parame
     return around.of_layer_type ? otherwise : config.number(key, least, most, otherwise);
   };
   const double theta = either("rope_theta", 1e-3, 1e18, around.theta);
-  const double share = either("partial_rotary_factor", 0, 1, 1.0);
+  const double share = either("partial_rotary_factor", 0, 1, around.share);
   std::string kind = parameters
                          ? parameters->string("rope_type", parameters->string("type", "default"))
                          : "default";
@@ -205,7 +205,8 @@ Rope read_rope(const JsonObject& config, const std::optional<JsonObject>& parame
                             share * static_cast<double>(around.head_dim), around.head_dim));
   Rope rope;
   rope.table = plain_rotary(dim, theta);
-  if (config.boolean(kRopeInterleaved, false)) rope.table.pairs = RotaryPairs::interleaved;
+  if (config.boolean(kRopeInterleaved, around.interleaved))
+    rope.table.pairs = RotaryPairs::interleaved;
   if (!parameters) return rope;
   std::string names;
   for (const RopeKind& known : kRopeKinds) {

@@ -21,6 +21,8 @@ struct RopeAround {
   std::int64_t original = 0;
   bool of_layer_type = false;  ///< the settings are of layers of one type: they stand alone
   bool partial = true;         ///< the class turns part of a head where it is told to
+  double share = 1;            ///< the part where config.json says none
+  bool interleaved = false;    ///< pairs lie side by side
 };
 
 /// \param config the model's keys \param parameters rope_parameters or rope_scaling, if there is

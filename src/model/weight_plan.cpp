@@ -17,7 +17,6 @@
 #include "episodic/cpu/weights.hpp"
 #include "mixture_plan.hpp"
 #include "other_formats.hpp"
-#include "weight_names.hpp"
 
 namespace episodic {
 namespace {
@@ -54,7 +53,7 @@ class Planner {
     if (s.mixer == Mixer::short_convolution) {
       linear(Role::conv_in, 3 * hidden, hidden, s.conv_bias);
       add(Role::conv, weight_of(Role::conv), {hidden, 1, s.conv_taps});
-      if (s.conv_bias) add(Role::conv, bias_of(Role::conv), {hidden}, true);
+      if (s.conv_bias) add(Role::conv, tensor_of(Role::conv) + ".bias", {hidden}, true);
       linear(Role::conv_out, hidden, hidden, s.conv_bias);
     } else if (s.fused_qkv) {
       fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
@@ -72,10 +71,10 @@ class Planner {
     if (s.sink_logits)  // not behind ".weight"
       add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
     if (s.mixer == Mixer::attention) linear(Role::o, hidden, q, s.o_bias);
-    if (s.norms == NormPlace::before)
-      norm(Role::feed_norm, Role::attended_norm, hidden);
-    else
+    if (s.norms != NormPlace::before)
       norm(Role::attended_norm, Role::attended_norm, hidden);
+    else if (!s.parallel)
+      norm(Role::feed_norm, Role::attended_norm, hidden);
     if (s.norms == NormPlace::both) norm(Role::feed_norm, Role::feed_norm, hidden);
     if (s.mixture)
       plan_mixture(s.mixture, hidden, layer_, prefix_, entries_);
@@ -90,10 +89,12 @@ class Planner {
       fused(prefix_ + "mlp.gate_up_proj", hidden, s.mlp_bias,
             {{Role::gate, inner}, {Role::up, inner}});
     } else {
-      linear(Role::gate, inner, hidden, s.mlp_bias);
+      if (s.gated) linear(Role::gate, inner, hidden, s.mlp_bias);
       linear(Role::up, inner, hidden, s.mlp_bias);
     }
     linear(Role::down, hidden, inner, s.mlp_bias);
+    if (s.activation == Activation::xielu)
+      for (const Role role : kXieluRoles) number(role);
   }
 
   void add(Role role, const std::string& tensor, const std::vector<std::int64_t>& shape,
@@ -101,22 +102,36 @@ class Planner {
     entries_.push_back({role, layer_, bias, tensor, shape, 0, shape[0], 0});
   }
 
-  std::string weight_of(Role role) const {
-    return fmt::format("{}{}.weight", prefix_, hugging_face_name(c_.model_type, role));
-  }
-  std::string bias_of(Role role) const {
-    return fmt::format("{}{}.bias", prefix_, hugging_face_name(c_.model_type, role));
+  /// Name of a tensor, without what ends it.
+  std::string tensor_of(Role role) const {
+    const auto own = std::find_if(c_.names.begin(), c_.names.end(),
+                                  [&](const WeightName& name) { return name.role == role; });
+    return prefix_ + (own == c_.names.end() ? info_of(role).hugging_face : own->hugging_face);
   }
 
-  /// \param named the role whose tensor's name it has
+  std::string weight_of(Role role) const { return tensor_of(role) + ".weight"; }
+
+  /// \param named the role whose tensor's name it has, unless the family has a name for it
   void norm(Role role, Role named, std::int64_t width) {
-    add(role, weight_of(named), {width});
+    const bool own = std::any_of(c_.names.begin(), c_.names.end(),
+                                 [&](const WeightName& name) { return name.role == role; });
+    const std::string name = tensor_of(own ? role : named);
+    add(role, name + ".weight", {width});
     entries_.back().offset = c_.norm_offset;
+    if (c_.norm_bias && role != Role::q_norm && role != Role::k_norm)
+      add(role, name + ".bias", {width}, true);
+  }
+
+  /// Of alpha there is a list of one number, the others are numbers as they are.
+  void number(Role role) {
+    const bool listed = role == Role::xielu_alpha_p || role == Role::xielu_alpha_n;
+    const std::vector<std::int64_t> shape(listed ? 1 : 0, 1);
+    entries_.push_back({role, layer_, false, tensor_of(role), shape, 0, 1, 0});
   }
 
   void linear(Role role, std::int64_t out, std::int64_t in, bool bias) {
     add(role, weight_of(role), {out, in});
-    if (bias) add(role, bias_of(role), {out}, true);
+    if (bias) add(role, tensor_of(role) + ".bias", {out}, true);
   }
 
   /// Several products whose rows lie behind each other in one tensor.
@@ -275,7 +290,7 @@ PlannedWeights::PlannedWeights(const ModelConfig& config,
     if (view->shape != e.tensor_shape) mismatch.shape(e, *view);
     if (!known(view->type, view->shape.size())) mismatch.type(e, *view);
     used.insert(e.tensor);
-    if (view->shape.size() == 1 || e.bias)
+    if (view->shape.size() < 2 || e.bias)
       require_finite(e);  // small, and all of it is read in any case
   }
   for (const StoredTensor* view : source_->tensors())

@@ -108,6 +108,26 @@ void LoraSettings::validate() const {
                       name_of(t)));
 }
 
+namespace {
+
+/// What this decoder has no derivative of is refused, not left out.
+void require_trainable(const ModelConfig& c) {
+  const auto refuse = [&](const char* what) {
+    throw ConfigError(
+        fmt::format("training: a {} model has {}, which is not trained; take a model "
+                    "of another family",
+                    c.model_type, what));
+  };
+  if (c.layer_norm) refuse("LayerNorms");
+  if (c.query_scale.beta != 0) refuse("queries that grow with their position");
+  for (const LayerSpec& layer : c.layers) {
+    if (layer.parallel) refuse("parallel blocks");
+    if (!layer.gated) refuse("feed-forward networks without a gate");
+  }
+}
+
+}  // namespace
+
 struct TrainableDecoder::Impl {
   ModelConfig config;
   LoraSettings lora;
@@ -128,6 +148,7 @@ struct TrainableDecoder::Impl {
     lora.validate();
     require_dense(config, "training");
     require_attention_in_all_layers(config, "training");
+    require_trainable(config);
     if (!model.adapters.empty() && !model.merged)
       throw ConfigError(
           "training: the model has adapters beside its weights; merge them, or open it "

@@ -174,6 +174,27 @@ TEST_CASE("families: a memory on the device recalls what the host's recalls") {
   }
 }
 
+TEST_CASE("families: sequences at other positions in one step give the reference's logits") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const char* name : {"ministral3", "cohere2", "apertus", "nemotron"}) {
+    INFO(name);
+    const ExpectedLogits expected(family_checkpoint(name));
+    const std::span<const std::int64_t> ids(expected.ids);
+    DeviceDecoder ahead = DeviceDecoder::load(family_checkpoint(name));
+    DeviceDecoder behind = ahead.share_weights();
+    for (DeviceDecoder* model : {&ahead, &behind}) model->attend_fully(40, 20);
+    ahead.step(ids.first(20));
+    behind.step(ids.first(5));
+    for (std::size_t i = 0; i < 10; ++i) {
+      const std::vector<DeviceDecoder::SequenceStep> both{{&ahead, ids.subspan(20 + i, 1)},
+                                                          {&behind, ids.subspan(5 + i, 1)}};
+      DeviceDecoder::step_batch(both);
+      same(ahead.logits(), expected, 20 + i);
+      same(behind.logits(), expected, 5 + i);
+    }
+  }
+}
+
 TEST_CASE("families: sliding layers beside a memory on the device go back with the model") {
   EPISODIC_NEEDS_DEVICE();
   const ExpectedLogits expected(family_checkpoint("gemma3"));

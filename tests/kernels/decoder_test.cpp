@@ -129,6 +129,48 @@ TEST_CASE("add_norm is float64's in every dtype, with and without each of its pa
     }
 }
 
+TEST_CASE("add_norm's LayerNorm is float64's, with and without a bias") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(9);
+  for (const DType dtype : kDTypes)
+    for (const bool biased : {false, true})
+      for (const std::size_t width : {1, 40, 300}) {
+        constexpr std::size_t kRows = 3;
+        std::vector<float> x = episodic_test::normal_floats(kRows * width, random, 3.0f);
+        for (float& v : x) v += 5.0f;  // a mean that matters
+        const std::vector<float> weight = episodic_test::normal_floats(width, random);
+        const std::vector<float> bias = episodic_test::normal_floats(width, random);
+        std::vector<double> expected = doubles(x);
+        for (std::size_t i = 0; i < kRows; ++i) {
+          double mean = 0;
+          for (std::size_t c = 0; c < width; ++c) mean += expected[i * width + c];
+          mean /= static_cast<double>(width);
+          for (std::size_t c = 0; c < width; ++c) expected[i * width + c] -= mean;
+          norm(expected, i * width, width, width, weight, 1e-5);
+          for (std::size_t c = 0; biased && c < width; ++c)
+            expected[i * width + c] += static_cast<double>(bias[c]);
+        }
+        const DeviceArray<float> d_weight(weight), d_bias(bias);
+        episodic_test::in_every_order([&] {
+          const DeviceArray<float> hidden(x);
+          const DeviceArray<unsigned char> y(x.size() *
+                                             static_cast<std::size_t>(episodic::size_of(dtype)));
+          AddNormParams p;
+          p.dtype = dtype;
+          p.n = kRows;
+          p.width = static_cast<std::int64_t>(width);
+          p.eps = 1e-5f;
+          p.hidden = hidden.data();
+          p.maybe_norm = d_weight.data();
+          p.layer_norm = true;
+          p.maybe_norm_bias = biased ? d_bias.data() : nullptr;
+          p.y = y.data();
+          REQUIRE(add_norm(p, nullptr) == cudaSuccess);
+          check_close(episodic_test::floats(y.host(), dtype), expected, dtype);
+        });
+      }
+}
+
 TEST_CASE("finish_qkv adds biases and norms heads or rows, padded ones too") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(6);
@@ -219,6 +261,69 @@ TEST_CASE("gate_times_up is float64's for both activations, with and without bia
                                 nullptr) == cudaSuccess);
           check_close(episodic_test::floats(y.host(), dtype), expected, dtype);
         }
+}
+
+TEST_CASE("gate_times_up without a gate is float64's for every activation") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(7);
+  const XieluParams xielu{0.9f, 0.7f, 0.5f, -1e-6f};
+  for (const DType dtype : kDTypes)
+    for (const GateActivation activation : {GateActivation::silu, GateActivation::gelu_tanh,
+                                            GateActivation::relu_squared, GateActivation::xielu}) {
+      constexpr std::size_t kRows = 3, kWidth = 300;
+      std::vector<float> x = episodic_test::normal_floats(kRows * kWidth, random, 3.0f);
+      const std::vector<float> bias = episodic_test::normal_floats(kWidth, random);
+      const DeviceArray<unsigned char> d_x(episodic_test::stored(x, dtype));
+      const DeviceArray<float> d_bias(bias);
+      std::vector<double> expected(x.size());
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double v = static_cast<double>(x[i]) + static_cast<double>(bias[i % kWidth]);
+        const double beta = 0.5, eps = static_cast<double>(xielu.eps);
+        if (activation == GateActivation::silu)
+          expected[i] = v / (1 + std::exp(-v));
+        else if (activation == GateActivation::gelu_tanh)
+          expected[i] = 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+        else if (activation == GateActivation::relu_squared)
+          expected[i] = v > 0 ? v * v : 0;
+        else
+          expected[i] = beta * v + (v > 0 ? static_cast<double>(xielu.positive) * v * v
+                                          : static_cast<double>(xielu.negative) *
+                                                (std::expm1(std::min(v, eps)) - v));
+      }
+      const DeviceArray<unsigned char> y(x.size() *
+                                         static_cast<std::size_t>(episodic::size_of(dtype)));
+      GateParams p{dtype, activation, d_x.data(), d_bias.data(), kRows, kWidth, y.data()};
+      p.gated = false;
+      p.xielu = xielu;
+      REQUIRE(gate_times_up(p, nullptr) == cudaSuccess);
+      check_close(episodic_test::floats(y.host(), dtype), expected, dtype);
+    }
+}
+
+TEST_CASE("scale_queries multiplies rows by their positions, up to the last one") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(8);
+  constexpr std::size_t kRows = 7, kWidth = 20, kStride = 24;
+  std::vector<float> q = episodic_test::normal_floats(kRows * kStride, random);
+  const DeviceArray<unsigned char> d_q(episodic_test::stored(q, DType::float32));
+  const DeviceArray<std::int64_t> position(std::vector<std::int64_t>{3});
+  ScaleQueriesParams p;
+  p.dtype = DType::float32;
+  p.q = d_q.data();
+  p.n = kRows;
+  p.width = kWidth;
+  p.row_stride = kStride;
+  p.position = position.data();
+  p.last_position = 8;
+  p.original = 4;
+  p.beta = 0.3f;
+  REQUIRE(scale_queries(p, nullptr) == cudaSuccess);
+  std::vector<double> expected = doubles(q);
+  for (std::size_t i = 0; i < kRows; ++i)
+    for (std::size_t c = 0; c < kWidth; ++c)
+      expected[i * kStride + c] *=
+          1 + 0.3 * std::log(1.0 + static_cast<double>(std::min<std::size_t>(3 + i, 8) / 4));
+  check_close(episodic_test::floats(d_q.host(), DType::float32), expected, DType::float32);
 }
 
 TEST_CASE("decoder kernels refuse parameters that make no sense, without a device") {

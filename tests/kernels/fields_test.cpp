@@ -890,7 +890,8 @@ TEST_CASE("launchers name the field that they refuse: products and what stands b
   each_is_named<A>(a,
                    {WRONG(A, n, -1), WRONG(A, width, 0), WRONG(A, eps, -1.0f),
                     WRONG(A, maybe_norm_of_added, some<float>()), WRONG(A, multiplier, 2.0f),
-                    WRONG(A, hidden, nullptr), WRONG(A, y, nullptr), WRONG(A, dtype, DType::int8)},
+                    WRONG(A, maybe_norm_bias, some<float>()), WRONG(A, hidden, nullptr),
+                    WRONG(A, y, nullptr), WRONG(A, dtype, DType::int8)},
                    add_norm);
   FinishQkvParams q;
   q.n = 2;
@@ -912,6 +913,18 @@ TEST_CASE("launchers name the field that they refuse: products and what stands b
                    {WRONG(G, n, -1), WRONG(G, width, 0), WRONG(G, gate_up, nullptr),
                     WRONG(G, y, nullptr), WRONG(G, dtype, DType::int8)},
                    gate_times_up);
+  each_is_named<G>(g, {WRONG(G, activation, GateActivation::xielu)}, gate_times_up);
+  ScaleQueriesParams s;
+  s.q = some();
+  s.position = some<std::int64_t>();
+  s.n = s.width = s.row_stride = 2;
+  using S = ScaleQueriesParams;
+  each_is_named<S>(
+      s,
+      {WRONG(S, n, -1), WRONG(S, width, 0), WRONG(S, row_stride, 1), WRONG(S, original, 0),
+       WRONG(S, last_position, -1), WRONG(S, beta, -1.0f), WRONG(S, q, nullptr),
+       WRONG(S, position, nullptr), WRONG(S, dtype, DType::int8)},
+      scale_queries);
 
   using P = ProductParams;
   const std::vector<Wrong<P>> wrong{WRONG(P, dtype, DType::int8),

@@ -134,10 +134,11 @@ TEST_CASE("batch: sequences in one step are what they are alone") {
   REQUIRE(!seen[0].back().recalled[0].empty());
 }
 
-TEST_CASE("batch: models with sliding layers, norms of heads, fused and quantised weights") {
+TEST_CASE("batch: models of many parts, and quantised weights") {
   const std::vector<Sequence> three{
       {false, lengths(7, 12), {}}, {false, lengths(1, 12), {}}, {false, lengths(10, 12), {}}};
-  for (const char* name : {"gemma3", "qwen3", "phi3"}) {
+  for (const char* name :
+       {"gemma3", "qwen3", "phi3", "ministral3", "cohere2", "apertus", "nemotron"}) {
     INFO(name);
     same_together_as_alone(open_model(kModels / name), three);
   }

@@ -75,11 +75,13 @@ TEST_CASE("families: as GGUF files they give the reference's logits", "[proof]")
   for (const std::filesystem::path& dir : family_checkpoints()) {
     INFO(dir.filename().string());
     const OpenModel opened = open_model(dir);
-    const bool has_words = opened.config.ropes[0].factor == 0 &&  // dynamic rope
-                           (opened.config.model_type == "phi3" || opened.config.ropes.size() > 1 ||
-                            opened.config.model_type == "gemma2" ||
-                            std::all_of(opened.config.layers.begin(), opened.config.layers.end(),
-                                        [](const LayerSpec& l) { return l.window == 0; }));
+    const bool has_words =
+        opened.config.ropes[0].factor == 0 &&  // dynamic rope
+        (opened.config.model_type == "phi3" || opened.config.ropes.size() > 1 ||
+         opened.config.model_type == "gemma2" || opened.config.model_type == "exaone4" ||
+         opened.config.model_type == "cohere2" ||
+         std::all_of(opened.config.layers.begin(), opened.config.layers.end(),
+                     [](const LayerSpec& l) { return l.window == 0; }));
     const auto experts = std::count_if(opened.config.layers.begin(), opened.config.layers.end(),
                                        [](const LayerSpec& l) { return bool(l.mixture); });
     if (!has_words || (experts > 0 && experts < opened.config.n_layers)) continue;

@@ -71,6 +71,7 @@ TEST_CASE("odd models: a head that is there and differs is used in every family,
   for (const fs::path& checkpoint : family_checkpoints()) {
     INFO(checkpoint.filename().string());
     Copy copy(checkpoint);
+    if (copy.config.contains("text_config")) continue;  // under names of its own
     const TensorToWrite* embedding = copy.find("model.embed_tokens.weight");
     REQUIRE(embedding);
     std::vector<float> head(static_cast<std::size_t>(embedding->shape[0] * embedding->shape[1]));

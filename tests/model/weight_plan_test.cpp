@@ -94,16 +94,35 @@ TEST_CASE("weight plan: names, products and adapters come from the table of role
             (e.layer < 0 ? name : "model.layers." + std::to_string(e.layer) + "." + name));
     }
   }
-  // its names are its own
-  for (const WeightEntry& e : weight_plan(open_model(kFamilies / "gpt_oss").config))
-    seen.insert(e.role);
-  CHECK(seen.size() == kWeightRoles.size());  // they have a weight of each role
+  // names of their own
+  for (const char* family : {"gpt_oss", "lfm2"})
+    for (const WeightEntry& e : weight_plan(open_model(kFamilies / family).config))
+      seen.insert(e.role);
+  // together they have a weight of each role, but for those of an activation
+  CHECK(seen.size() + std::size(kXieluRoles) == kWeightRoles.size());
   std::string products;
   for (const WeightRole role : kLayerProducts) products += std::string(name_of(role)) + " ";
   CHECK(products == "q k v o gate up down ");
   for (const WeightRoleInfo& info : kWeightRoles)
     CHECK(info.adapted == (std::find(kLayerProducts.begin(), kLayerProducts.end(), info.role) !=
                            kLayerProducts.end()));
+}
+
+TEST_CASE("weight plan: a family's own names, numbers without a shape, and biases of norms") {
+  const auto tensor = [](const char* family, WeightRole role, bool bias) -> std::string {
+    for (const WeightEntry& e : weight_plan(open_model(kFamilies / family).config))
+      if (e.role == role && e.layer < 1 && e.bias == bias) return e.tensor;
+    return "none";
+  };
+  CHECK(tensor("apertus", WeightRole::input_norm, false) ==
+        "model.layers.0.attention_layernorm.weight");
+  CHECK(tensor("apertus", WeightRole::xielu_beta, false) == "model.layers.0.mlp.act_fn.beta");
+  CHECK(tensor("apertus", WeightRole::gate, false) == "none");
+  CHECK(tensor("glm4", WeightRole::feed_norm, false) ==
+        "model.layers.0.post_attention_layernorm.weight");
+  CHECK(tensor("cohere", WeightRole::feed_norm, false) == "none");
+  CHECK(tensor("nemotron", WeightRole::final_norm, true) == "model.norm.bias");
+  CHECK(tensor("starcoder2", WeightRole::up, true) == "model.layers.0.mlp.c_fc.bias");
 }
 
 TEST_CASE("weight plan: what a family has and has not") {

@@ -6,6 +6,7 @@
 /// torch tensors reach them by torch_slots/torch_slots.hpp.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 
@@ -76,6 +77,10 @@ class SequenceState {
 
   /// Tokens seen so far.
   virtual std::int64_t tokens() const = 0;
+
+  /// The largest position that a query is given: in a memory the one that all queries have for far
+  /// keys, n_local - 1.
+  virtual std::int64_t last_position() const { return std::numeric_limits<std::int64_t>::max(); }
 
   /// Logits [vocab] that follow the last token, if the state keeps them; empty otherwise.
   virtual std::span<const float> last_logits() const { return {}; }

@@ -56,6 +56,7 @@ class EpisodicState : public SequenceState {
   void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override;
   RecurrentState* recurrent() override { return beside_ ? beside_->recurrent() : nullptr; }
   std::int64_t tokens() const override { return memory_->tokens(); }
+  std::int64_t last_position() const override { return memory_->config().n_local - 1; }
   std::span<const float> last_logits() const override { return memory_->last_logits(); }
   std::int64_t chunk() const override { return memory_->config().chunk; }
   void reset() override;

@@ -6,17 +6,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "episodic/model/mixture_spec.hpp"
 #include "episodic/model/rope.hpp"
+#include "episodic/model/weight_roles.hpp"
 
 namespace episodic {
 
-/// What the feed-forward network applies to its gate.
-enum class Activation : std::uint8_t { silu, gelu_tanh };
+/// What the feed-forward network applies to its gate, or without one to the rows of up. Of squared
+/// ReLU and xIELU (arXiv 2411.13010) there are only networks without a gate.
+enum class Activation : std::uint8_t { silu, gelu_tanh, relu_squared, xielu };
 
 /// RMS norm of queries and keys before the rotary embedding: none, of each head over its head_dim
 /// channels, or of a token's whole row over all heads (OLMo 2).
@@ -39,6 +42,8 @@ struct LayerSpec {
   QkNorm qk_norm = QkNorm::none;
   NormPlace norms = NormPlace::before;
   Activation activation = Activation::silu;
+  bool gated = true;      ///< activation(gate) * up; else activation(up)
+  bool parallel = false;  ///< the feed-forward network reads what attention reads
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool sink_logits = false;    ///< each head has a sink (AttendInput::sink_logits)
   bool fused_qkv = false;      ///< q, k and v are rows of one tensor
@@ -51,20 +56,39 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
+/// Queries at position p are multiplied by 1 + beta log(1 + floor(p / original)) (Ministral 3). In
+/// a memory p ends with the position that all queries have for recalled keys, n_local - 1.
+struct QueryScale {
+  double beta = 0;  ///< 0: queries are as they are
+  std::int64_t original = 1;
+
+  double at(std::int64_t position) const;
+  bool operator==(const QueryScale&) const = default;
+};
+
 /// A decoder as data. Both generations of config.json are read (rope_theta / rope_parameters).
 struct ModelConfig {
   std::string model_type;
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0;
   std::int64_t n_layers = 0;
   std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0;  ///< of every layer
-  std::int64_t max_positions = 0;  ///< window the model was trained for; 0 if not said
-  double rms_norm_eps = 1e-6;
+  std::int64_t max_positions = 0;   ///< window the model was trained for; 0 if not said
+  double rms_norm_eps = 1e-6;       ///< of LayerNorms too
+  bool layer_norm = false;          ///< the norms of rows subtract the mean first (LayerNorm)
+  bool norm_bias = false;           ///< and add a bias
   double norm_offset = 0;           ///< norms multiply by norm_offset + weight (Gemma: 1)
   double embedding_multiplier = 1;  ///< of the rows of the embedding (Gemma, Granite)
   double residual_multiplier = 1;   ///< of what a block adds to the residual stream (Granite)
   double logit_multiplier = 1;      ///< of the logits, before their cap (Granite)
   double logit_soft_cap = 0;        ///< logits x become cap * tanh(x / cap); 0: as they are
   bool tie_word_embeddings = false;
+  QueryScale query_scale;
+  /// Rows of q and k are in GGUF's order, where Hugging Face's has the pairs half a head apart.
+  bool pairs_moved = false;
+  /// Hugging Face's names of weights that are not those of weight_roles.hpp.
+  std::span<const WeightName> names;
+  /// The model that it is the text part of, by its model_type; empty: of none.
+  std::string text_part_of;
   std::vector<Rope> ropes;
   std::vector<LayerSpec> layers;
   std::int64_t bos_token = -1;

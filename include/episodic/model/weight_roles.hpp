@@ -40,8 +40,22 @@ enum class WeightRole : std::uint8_t {
   shared_gate,
   shared_up,    ///< [shared width, hidden], of the expert that every token uses
   shared_down,  ///< [hidden, shared width]
-  final_norm,   ///< [hidden]
-  head,         ///< [vocab, hidden]; of a tied model the embedding's tensor
+  xielu_alpha_p,
+  xielu_alpha_n,
+  xielu_beta,
+  xielu_eps,   ///< one number each
+  final_norm,  ///< [hidden]
+  head,        ///< [vocab, hidden]; of a tied model the embedding's tensor
+};
+
+/// The parameters of xIELU: tensors of one number each, whose names end without ".weight".
+inline constexpr WeightRole kXieluRoles[] = {WeightRole::xielu_alpha_p, WeightRole::xielu_alpha_n,
+                                             WeightRole::xielu_beta, WeightRole::xielu_eps};
+
+/// A weight that a family calls otherwise than the table below.
+struct WeightName {
+  WeightRole role;
+  const char* hugging_face;
 };
 
 /// Which part of a model a weight is of.
@@ -68,7 +82,7 @@ struct WeightRoleInfo {
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
 /// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
 /// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 28> kWeightRoles{{
+inline constexpr std::array<WeightRoleInfo, 32> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
@@ -121,6 +135,14 @@ inline constexpr std::array<WeightRoleInfo, 28> kWeightRoles{{
      WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
     {WeightRole::shared_down, "shared_down", "mlp.shared_expert.down_proj", "ffn_down_shexp",
      WeightBlock::mixture, true, false, "the shared expert's width and hidden_size"},
+    {WeightRole::xielu_alpha_p, "xielu_alpha_p", "mlp.act_fn.alpha_p", "xielu.alpha_p",
+     WeightBlock::feed_forward, false, false, "hidden_act"},
+    {WeightRole::xielu_alpha_n, "xielu_alpha_n", "mlp.act_fn.alpha_n", "xielu.alpha_n",
+     WeightBlock::feed_forward, false, false, "hidden_act"},
+    {WeightRole::xielu_beta, "xielu_beta", "mlp.act_fn.beta", "xielu.beta",
+     WeightBlock::feed_forward, false, false, "hidden_act"},
+    {WeightRole::xielu_eps, "xielu_eps", "mlp.act_fn.eps", "xielu.eps", WeightBlock::feed_forward,
+     false, false, "hidden_act"},
     {WeightRole::final_norm, "final_norm", "model.norm", "output_norm", WeightBlock::output, false,
      false, "hidden_size"},
     {WeightRole::head, "head", "lm_head", "output", WeightBlock::vocabulary, true, false,
