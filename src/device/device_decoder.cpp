@@ -45,15 +45,6 @@ DType dtype_of(const DeviceDecoder::Options& options, const PlannedWeights& plan
   return dtype;
 }
 
-/// The kernels are there (kernels/mixture.hpp), and not yet proven in a whole decoder.
-void require_no_mixture(const ModelConfig& config) {
-  if (config.has_mixture())
-    throw ConfigError(fmt::format(
-        "DeviceDecoder: the model (model_type \"{}\") is a mixture of experts, which no device "
-        "computes yet; compute it on the CPU",
-        config.model_type));
-}
-
 /// Layers that a memory leaves to the model: sliding ones beside full ones, and those without
 /// attention.
 std::vector<std::int64_t> unserved_layers(const ModelConfig& config) {
@@ -207,7 +198,6 @@ DeviceDecoder::~DeviceDecoder() = default;
 
 DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& options) {
   require_device(options.device);
-  require_no_mixture(opened.config);
   // Adapters beside the weights are added to them: the device has one matrix for each product.
   OpenModel merged;
   const OpenModel* from = &opened;
@@ -250,7 +240,6 @@ DeviceModelBytes DeviceDecoder::bytes_needed(const std::filesystem::path& path,
                                              const Options& options, std::int64_t chunk) {
   const OpenModel opened = open_model(path);
   const ModelConfig& c = opened.config;
-  require_no_mixture(c);
   const DType dtype = dtype_of(options, PlannedWeights(c, opened.tensors));
   const DeviceWeights weights(c, dtype);
   // Beside a memory the layers all slide, and their windows bound them.
