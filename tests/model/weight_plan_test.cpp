@@ -94,9 +94,10 @@ TEST_CASE("weight plan: names, products and adapters come from the table of role
             (e.layer < 0 ? name : "model.layers." + std::to_string(e.layer) + "." + name));
     }
   }
-  // its names are its own
-  for (const WeightEntry& e : weight_plan(open_model(kFamilies / "gpt_oss").config))
-    seen.insert(e.role);
+  // their names are their own
+  for (const char* family : {"gpt_oss", "lfm2"})
+    for (const WeightEntry& e : weight_plan(open_model(kFamilies / family).config))
+      seen.insert(e.role);
   CHECK(seen.size() == kWeightRoles.size());  // they have a weight of each role
   std::string products;
   for (const WeightRole role : kLayerProducts) products += std::string(name_of(role)) + " ";
