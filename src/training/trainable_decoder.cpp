@@ -187,8 +187,7 @@ struct TrainableDecoder::Impl {
       layer.fed_norm = norm(WeightRole::fed_norm, l);
       layer.q_norm = norm(WeightRole::q_norm, l);
       layer.k_norm = norm(WeightRole::k_norm, l);
-      for (const WeightRole role : kLayerProducts)
-        if (planned.has(role, l)) product(role, l);
+      for (const WeightRole role : kLayerProducts) product(role, l);
       layers.push_back(std::move(layer));
     }
     final_norm = norm(WeightRole::final_norm, -1);

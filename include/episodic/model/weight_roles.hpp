@@ -153,9 +153,11 @@ constexpr const WeightRoleInfo& info_of(WeightRole role) {
   return kWeightRoles[static_cast<std::size_t>(role)];
 }
 
-/// Whether quantising rounds it, if it is a matrix: not what a router decides by, which is small.
+/// Whether quantising rounds it, if it is a matrix: not what a router decides by, nor a
+/// convolution's taps, which are small.
 constexpr bool is_rounded(WeightRole role) {
-  return role != WeightRole::router && role != WeightRole::shared_router;
+  return role != WeightRole::router && role != WeightRole::shared_router &&
+         role != WeightRole::conv;
 }
 
 namespace detail {
@@ -165,7 +167,7 @@ constexpr bool roles_in_order() {
   return kWeightRoles.back().role == WeightRole::head;
 }
 constexpr bool is_layer_product(const WeightRoleInfo& r) {
-  return r.product && r.block != WeightBlock::vocabulary && r.block != WeightBlock::mixture;
+  return r.product && (r.block == WeightBlock::attention || r.block == WeightBlock::feed_forward);
 }
 constexpr std::size_t count_layer_products() {
   std::size_t n = 0;
@@ -175,8 +177,8 @@ constexpr std::size_t count_layer_products() {
 }  // namespace detail
 static_assert(detail::roles_in_order(), "each role has its row");
 
-/// The products of a layer without experts, in the order in which a step needs them: q, k, v, o,
-/// those of a convolution, gate, up, down. A layer has some of them.
+/// The products of a dense layer with attention, in the order in which a step needs them: q, k, v,
+/// o, gate, up, down.
 inline constexpr auto kLayerProducts = [] {
   std::array<WeightRole, detail::count_layer_products()> roles{};
   std::size_t n = 0;
