@@ -21,6 +21,7 @@ set(EPISODIC_KERNEL_SOURCES
   residency.cu
   reweight.cu
   rows.cu
+  short_convolution.cu
   state.cu
   surprise.cu
   threshold.cu

@@ -118,6 +118,16 @@ CASES = {
                               "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
                               "lm_head"])),
                           **rope("yarn", 150000.0, **GPT_OSS_YARN)),
+    # as its makers write it: 2 of 3 parts of the width that is named, times 1.1, in multiples of 8
+    "lfm2": case("lfm2", num_hidden_layers=4, conv_L_cache=3, full_attn_idxs=[1, 3], intermediate_size=54,
+                 block_multiple_of=8, block_ffn_dim_multiplier=1.1, tie_word_embeddings=True,
+                 old=dict(layer_types=None, rope_parameters=None, rope_theta=1e6, norm_eps=1e-5, block_ff_dim=54,
+                          intermediate_size=None, block_auto_adjust_ff_dim=True, tie_embedding=True,
+                          tie_word_embeddings=None), **rope("default", 1e6)),
+    # heads of 16, which a device does not pad: its memories go from the host to the device and back
+    "lfm2_biases": case("lfm2", num_hidden_layers=3, hidden_size=32, num_attention_heads=2, num_key_value_heads=1,
+                        conv_L_cache=5, conv_bias=True, block_auto_adjust_ff_dim=False, tie_word_embeddings=False,
+                        layer_types=["conv", "full_attention", "conv"], **rope("default", 1e6)),
 }
 
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // The attention that a model was made with, on a device: layers of full attention and of sliding
-// windows, beside a memory (which serves the full ones) or without one. The twin of the host's
-// CausalState.
+// windows, beside a memory (which serves the full ones) or without one; and what layers without
+// attention carry. The twin of the host's CausalState.
 
 #include <cuda_runtime_api.h>
 
@@ -19,6 +19,7 @@
 #include "kept_rows.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/window.hpp"
+#include "short_convolutions.hpp"
 #include "sliding_windows.hpp"
 
 namespace episodic::device {
@@ -34,7 +35,7 @@ class CausalLayers {
   CausalLayers(const ModelConfig& config, const HeadLayout& heads, std::vector<std::int64_t> layers,
                DType dtype, std::int64_t chunk, std::int64_t max_tokens);
 
-  bool empty() const { return layers_.empty(); }
+  bool empty() const { return layers_.empty() && convolutions_.empty(); }
   bool serves(std::int64_t layer) const;
   /// Device memory that they take: rings, angles and a step's workspace.
   std::int64_t bytes() const { return bytes_; }
@@ -56,6 +57,11 @@ class CausalLayers {
   /// Where a layer of that step, of one token, takes its heads, as DeviceMemory::head_place.
   HeadPlace head_place(std::int64_t layer) const;
 
+  /// A short convolution of that step, as ShortConvolutions::params.
+  kernels::ShortConvolutionParams convolution(std::int64_t layer) const {
+    return convolutions_.params(layer, n_, position_);
+  }
+
   /// What snapshots need of the rings, beside a memory.
   KeptRows& kept_rows() { return kept_rows_; }
   /// The rings as they are. Waits.
@@ -65,6 +71,9 @@ class CausalLayers {
   /// tokens. Waits.
   std::vector<SlidingWindows::Layer> read_windows(std::vector<SlidingWindows::Layer> like,
                                                   std::int64_t tokens, cudaStream_t stream) const;
+  /// What layers without attention carry behind `tokens` tokens. Waits.
+  RecurrentState read_recurrent(const ModelConfig& config, std::int64_t tokens,
+                                cudaStream_t stream) const;
   /// The reverse; rounded to the rings' dtype. Waits.
   void write_windows(const SlidingWindows& from, cudaStream_t stream);
 
@@ -96,6 +105,7 @@ class CausalLayers {
   std::int64_t head_dim_ = 0, chunk_ = 0;
   DType dtype_ = DType::bfloat16;
   std::vector<Layer> layers_;
+  ShortConvolutions convolutions_;
   std::vector<Rotary> rotaries_;
   std::int64_t bytes_ = 0;
   std::int64_t ring_bytes_ = 0;       // of all layers, from the buffer's start

@@ -9,6 +9,7 @@
 
 #include "convert.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "head_place.hpp"
 #include "step_cost.hpp"
 
@@ -91,13 +92,14 @@ void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_
     choices = std::max(choices, s.mixture.chosen);
     expert_size = std::max(expert_size, s.mixture.chosen * s.mixture.width);
   }
+  const std::int64_t mixing = has_recurrent_layers(config) ? config.hidden_size : 0;
   positions = c.take<std::int64_t>(sequences + rows);
   ids = positions ? positions + sequences : nullptr;
   hidden = c.take<float>(rows * config.hidden_size);
   added = c.take<float>(rows * config.hidden_size);
   normed = c.take(rows * config.hidden_size * element);
-  qkv = c.take(rows * heads * head_dim * element);
-  attended = c.take(rows * queries * head_dim * element);
+  qkv = c.take(rows * std::max(heads * head_dim, 3 * mixing) * element);
+  attended = c.take(rows * std::max(queries * head_dim, mixing) * element);
   gate_up = c.take(rows * 2 * inner_size * element);
   inner = c.take(rows * inner_size * element);
   if (choices > 0) {
@@ -307,6 +309,30 @@ void DecoderSteps::scale_queries(const Step& step, std::int64_t l) const {
   }
 }
 
+/// A short convolution in place of heads and attention.
+void DecoderSteps::convolve(Step& step, std::int64_t l) {
+  const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
+  if (step.few) {
+    kernels::ProductParams p = product_of(step, w.qkv);
+    p.maybe_bias = nullptr;  // the convolution adds it
+    check(kernels::narrow_product(p, step.a.qkv, stream.get()), "the product of a convolution", p,
+          step.a.qkv);
+  } else {
+    multiply(w.qkv, step.a.normed, step.n, dtype, step.a.qkv);
+  }
+  std::vector<kernels::ShortConvolutionParams> of;
+  for (const DecoderPart& part : step.parts) {
+    kernels::ShortConvolutionParams& p = of.emplace_back(part.of->causal.convolution(l));
+    p.dtype = dtype;
+    p.rows = step.a.qkv + part.first * w.qkv.out * size_of(dtype);
+    p.maybe_rows_bias = w.qkv.maybe_bias;
+    p.tap = w.tap;
+    p.maybe_bias = w.maybe_conv_bias;
+    p.out = step.a.attended + part.first * w.o.in * size_of(dtype);
+  }
+  launch_batch(kernels::short_convolution_batch, of, stream.get(), "a short convolution");
+}
+
 /// Waits: the hook is the host's.
 void DecoderSteps::show_keys(const DecoderPart& part, std::int64_t l,
                              const DeviceMemory::LayerStep& of) const {
@@ -407,7 +433,10 @@ void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
 void DecoderSteps::run_layer(Step& step, std::int64_t l) {
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
   const bool parallel = config.layers[static_cast<std::size_t>(l)].parallel;
-  make_heads(step, l);
+  if (w.tap)
+    convolve(step, l);
+  else
+    make_heads(step, l);
   if (parallel)
     add_beside(step, w.o, step.a.attended);
   else

@@ -208,6 +208,7 @@ class DecoderSteps {
                     const float* maybe_norm_of_added, const DeviceNorm& next_norm);
   void add_beside(Step& step, const DeviceLinear& w, const std::byte* x);
   void make_heads(Step& step, std::int64_t l);
+  void convolve(Step& step, std::int64_t l);
   void show_keys(const DecoderPart& part, std::int64_t l, const DeviceMemory::LayerStep& of) const;
   void scale_queries(const Step& step, std::int64_t l) const;
   void attend(const Step& step, std::int64_t l, bool appended);

@@ -54,7 +54,8 @@ void require_no_mixture(const ModelConfig& config) {
         config.model_type));
 }
 
-/// Layers that a memory leaves to the model: sliding ones beside full ones.
+/// Layers that a memory leaves to the model: sliding ones beside full ones, and those without
+/// attention.
 std::vector<std::int64_t> unserved_layers(const ModelConfig& config) {
   const std::vector<std::int64_t> served = config.memory_layers();
   std::vector<std::int64_t> rest;
@@ -377,7 +378,8 @@ void DeviceDecoder::Impl::follow_memory() {
   } else if (!causal.empty() && memory->generation() != generation) {
     throw DataError(fmt::format(
         "DeviceDecoder: the memory stands at token {} by a call of its own, but the model's "
-        "sliding layers have seen {} tokens; go back by the snapshots of the model",
+        "sliding layers and recurrent states have seen {} tokens; go back by the snapshots of the "
+        "model",
         memory->tokens(), tokens));
   }
   generation = memory->generation();
@@ -771,9 +773,13 @@ void DeviceDecoder::save(EpisodicMemory& to) {
   Impl& m = *impl_;
   const device::CurrentDevice current(m.steps->device);
   std::vector<device::SlidingWindows::Layer> windows;
-  if (m.windows) windows = m.causal.read_windows(m.windows->layers(), m.tokens_now(), m.stream());
+  RecurrentState recurrent;
+  if (m.windows) {
+    windows = m.causal.read_windows(m.windows->layers(), m.tokens_now(), m.stream());
+    recurrent = m.causal.read_recurrent(m.config(), m.tokens_now(), m.stream());
+  }
   memory().save(to, m.ids_since, m.read_last_logits());
-  if (m.windows) m.windows->set(m.tokens_now(), std::move(windows));
+  if (m.windows) m.windows->set(m.tokens_now(), std::move(windows), std::move(recurrent));
   m.ids_since.clear();
 }
 

@@ -68,7 +68,8 @@ class DeviceProducts final : public FrozenProducts {
           view.rows, view.columns};
     };
     for (std::int64_t l = 0; l < config.n_layers; ++l)
-      for (const WeightRole role : kLayerProducts) take(role, l);
+      for (const WeightRole role : kLayerProducts)
+        if (planned.has(role, l)) take(role, l);
     take(WeightRole::head, -1);
   }
 

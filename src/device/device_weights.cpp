@@ -69,8 +69,15 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     w.q_norm = norm(any, row ? q : d);
     w.k_norm = norm(any, row ? kv : d);
     w.sink_logits = norm(s.sink_logits, s.n_heads);
-    w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
-    w.o = linear(hidden, q, s.o_bias);
+    if (s.mixer == Mixer::short_convolution) {
+      w.qkv = linear(3 * hidden, hidden, s.conv_bias);
+      w.o = linear(hidden, hidden, s.conv_bias);
+      w.tap = c.take<float>(hidden * s.conv_taps);
+      w.maybe_conv_bias = norm(s.conv_bias, hidden);
+    } else {
+      w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
+      w.o = linear(hidden, q, s.o_bias);
+    }
     const MixtureSpec& m = s.mixture;
     if (const std::int64_t inner = m ? m.shared_width : s.intermediate_size; inner > 0) {
       w.gate_up = linear((s.gated ? 2 : 1) * inner, hidden, !m && s.mlp_bias);
@@ -154,6 +161,13 @@ class DeviceWeights::Loader {
            planned_.at(role, layer, true), {});
   }
 
+  void convolution(const DeviceLayerWeights& w, std::int64_t layer) {
+    send(reinterpret_cast<std::byte*>(w.tap), DType::float32, planned_.at(Role::conv, layer), {});
+    if (w.maybe_conv_bias)
+      send(reinterpret_cast<std::byte*>(w.maybe_conv_bias), DType::float32,
+           planned_.at(Role::conv, layer, true), {});
+  }
+
  private:
   /// \return bytes written
   std::int64_t send(std::byte* to, DType as, const WeightView& from, const Axis& rows,
@@ -235,8 +249,14 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
     loader.norm(w.q_norm, Role::q_norm, l, of_heads);
     loader.norm(w.k_norm, Role::k_norm, l, of_heads);
     loader.norm(w.sink_logits, Role::sink_logits, l);
-    loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
-    loader.linear(w.o, l, {Role::o}, {}, of_heads);
+    if (w.tap) {
+      loader.linear(w.qkv, l, {Role::conv_in});
+      loader.linear(w.o, l, {Role::conv_out});
+      loader.convolution(w, l);
+    } else {
+      loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
+      loader.linear(w.o, l, {Role::o}, {}, of_heads);
+    }
     if (const MixtureSpec& m = config.layers[i].mixture) {
       loader.mixture(w.mixture, m, l);
       if (m.shared_width == 0) continue;

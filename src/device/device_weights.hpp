@@ -48,6 +48,9 @@ struct DeviceLayerWeights {
   float* sink_logits = nullptr;  // [n_heads]
   DeviceLinear qkv;              // rows of q, of k, of v
   DeviceLinear o;
+  // of a short convolution, whose products are `qkv` (rows of B, C and x) and `o`
+  float* tap = nullptr;              // [hidden, taps]
+  float* maybe_conv_bias = nullptr;  // [hidden]
   // rows of gate, of up; of a network without a gate those of up; none in a mixture without a
   // shared expert
   DeviceLinear gate_up;

@@ -11,9 +11,11 @@
 
 namespace episodic::device {
 
-SlidingWindows::SlidingWindows(const ModelConfig& config, const std::vector<std::int64_t>& layers) {
+SlidingWindows::SlidingWindows(const ModelConfig& config, const std::vector<std::int64_t>& layers)
+    : recurrent_(config) {
   for (const std::int64_t l : layers) {
     const LayerSpec& s = config.layers.at(static_cast<std::size_t>(l));
+    if (s.mixer != Mixer::attention) continue;
     layers_.push_back({l, s.window, s.n_kv_heads, s.head_dim, {}, {}});
   }
 }
@@ -29,6 +31,7 @@ void SlidingWindows::save(ByteWriter& to) const {
       for (std::int64_t g = 0; g < layer.n_kv_heads; ++g)
         to.put_span(std::span(*rows).subspan(static_cast<std::size_t>(g) * head, head));
   }
+  if (!recurrent_.empty()) recurrent_.save(to);
 }
 
 void SlidingWindows::load(ByteReader& from) {
@@ -54,8 +57,10 @@ void SlidingWindows::load(ByteReader& from) {
       }
     }
   }
+  RecurrentState recurrent = recurrent_;
+  if (!recurrent.empty()) recurrent.load(from);
   from.finish();
-  set(tokens, std::move(layers));
+  set(tokens, std::move(layers), std::move(recurrent));
 }
 
 }  // namespace episodic::device

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What a host's memory keeps beside it for a model with sliding layers: their windows, as the
-// host's decoder writes them (CausalState), so that either goes on where the other was.
+// What a host's memory keeps beside it for a model with sliding layers or layers without attention:
+// their windows and states, as the host's decoder writes them (CausalState), so that either goes on
+// where the other was.
 
 #include <cstdint>
 #include <vector>
 
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/recurrent_state.hpp"
 
 namespace episodic::device {
 
@@ -25,7 +27,7 @@ class SlidingWindows final : public BesideMemory {
     }
   };
 
-  /// Empty. \param layers of the model, all sliding, in order
+  /// Empty. \param layers of the model that no memory serves, in order
   SlidingWindows(const ModelConfig& config, const std::vector<std::int64_t>& layers);
 
   std::int64_t tokens() const override { return tokens_; }
@@ -33,14 +35,17 @@ class SlidingWindows final : public BesideMemory {
   void load(ByteReader& from) override;
 
   const std::vector<Layer>& layers() const { return layers_; }
-  void set(std::int64_t tokens, std::vector<Layer> layers) noexcept {
+  const RecurrentState& recurrent() const { return recurrent_; }
+  void set(std::int64_t tokens, std::vector<Layer> layers, RecurrentState recurrent) noexcept {
     tokens_ = tokens;
     layers_ = std::move(layers);
+    recurrent_ = std::move(recurrent);
   }
 
  private:
   std::int64_t tokens_ = 0;
   std::vector<Layer> layers_;
+  RecurrentState recurrent_;
 };
 
 }  // namespace episodic::device

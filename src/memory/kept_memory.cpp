@@ -139,7 +139,8 @@ std::vector<std::uint8_t> EpisodicMemory::Impl::saved_beside() const {
   if (!beside && beside_bytes.empty()) return {};
   if (at != time.tokens())
     throw DataError(fmt::format(
-        "the memory stands at token {}, and what its model keeps beside it (sliding layers) at {}; "
+        "the memory stands at token {}, and what its model keeps beside it (sliding layers, "
+        "recurrent states) at {}; "
         "{}",
         time.tokens(), at,
         beside ? "go back by the snapshots of the model's state, not of its memory"
@@ -159,10 +160,10 @@ void EpisodicMemory::keep_beside(std::shared_ptr<BesideMemory> next) {
   std::vector<std::uint8_t> bytes = m.saved_beside();
   if (next && m.time.tokens() > 0) {
     if (bytes.empty())
-      throw DataError(
-          fmt::format("the memory holds {} tokens, and what this model keeps beside it (sliding "
-                      "layers) was not kept with them; start with an empty memory",
-                      m.time.tokens()));
+      throw DataError(fmt::format(
+          "the memory holds {} tokens, and what this model keeps beside it (sliding "
+          "layers, recurrent states) was not kept with them; start with an empty memory",
+          m.time.tokens()));
     const std::string where =
         m.directory ? m.directory->dir().string() + ": beside the memory" : "beside the memory";
     ByteReader from(std::as_bytes(std::span<const std::uint8_t>(bytes)), where);

@@ -39,7 +39,7 @@ class CausalSlot final : public AttentionSlot {
 }  // namespace
 
 CausalState::CausalState(const ModelConfig& config)
-    : config_(config), caches_(config.layers.size()) {
+    : config_(config), caches_(config.layers.size()), recurrent_(config) {
   for (const Rope& rope : config.ropes) rotations_.push_back({rope, rope.table, {}, 0});
   rotations_.push_back({});
 }
@@ -75,11 +75,13 @@ void CausalState::begin_step(std::span<const std::int64_t> ids, StepKind) {
 }
 
 void CausalState::end_step(std::span<const std::int64_t>, const LogitsView&) {
+  if (step_ > 0) recurrent_.commit();
   tokens_ += step_;
   step_ = 0;
 }
 
 void CausalState::reset() {
+  recurrent_.clear();
   tokens_ = 0;
   step_ = 0;
   for (Cache& cache : caches_) cache.first = 0;
@@ -88,6 +90,7 @@ void CausalState::reset() {
 struct CausalState::Snapshot final : SequenceSnapshot {
   std::int64_t tokens = 0;
   std::vector<Cache> caches;
+  RecurrentState recurrent;
 };
 
 std::vector<CausalState::Cache> CausalState::copies_of(const std::vector<Cache>& caches) {
@@ -109,13 +112,16 @@ std::shared_ptr<const SequenceSnapshot> CausalState::snapshot() const {
   auto copy = std::make_shared<Snapshot>();
   copy->tokens = tokens_;
   copy->caches = copies_of(caches_);
+  copy->recurrent = recurrent_;
   return copy;
 }
 
 void CausalState::restore(const SequenceSnapshot& snapshot) {
   const auto* copy = dynamic_cast<const Snapshot*>(&snapshot);
   if (!copy || copy->caches.size() != caches_.size()) return SequenceState::restore(snapshot);
-  caches_ = copies_of(copy->caches);
+  std::vector<Cache> caches = copies_of(copy->caches);
+  recurrent_ = copy->recurrent;  // of the same size, so that nothing is allocated
+  caches_ = std::move(caches);
   tokens_ = copy->tokens;
   step_ = 0;
 }
@@ -140,6 +146,7 @@ void CausalState::save(ByteWriter& to) const {
             static_cast<std::size_t>(n * s.head_dim)));
     }
   }
+  if (!recurrent_.empty()) recurrent_.save(to);
 }
 
 void CausalState::load(ByteReader& from) {
@@ -152,6 +159,7 @@ void CausalState::load(ByteReader& from) {
     refuse("its numbers make no sense");
   const std::int64_t before = std::exchange(tokens_, tokens);  // first_seen counts from it
   std::vector<Cache> caches(caches_.size());
+  RecurrentState recurrent = recurrent_;
   try {
     std::int64_t last = -1;
     for (std::int64_t i = 0; i < used; ++i) {
@@ -176,12 +184,14 @@ void CausalState::load(ByteReader& from) {
           std::copy(rows.begin(), rows.end(), array->floats() + g * cache.capacity * dim);
         }
     }
+    if (!recurrent.empty()) recurrent.load(from);
     from.finish();
   } catch (...) {
     tokens_ = before;
     throw;
   }
   caches_ = std::move(caches);
+  recurrent_ = std::move(recurrent);
   step_ = 0;
 }
 
@@ -322,8 +332,11 @@ std::shared_ptr<AttentionSlot> causal_slot(std::shared_ptr<CausalState> state, s
 
 void use_full_attention(Decoder& model) {
   auto state = std::make_shared<CausalState>(model.config());
-  for (std::int64_t l = 0; l < model.config().n_layers; ++l)
-    model.attention(l) = causal_slot(state, l, model.sink_logits(l));
+  for (std::int64_t l = 0; l < model.config().n_layers; ++l) {
+    const bool attends =
+        model.config().layers[static_cast<std::size_t>(l)].mixer == Mixer::attention;
+    model.attention(l) = attends ? causal_slot(state, l, model.sink_logits(l)) : nullptr;
+  }
   model.state() = std::move(state);
 }
 

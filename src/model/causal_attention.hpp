@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A model's own attention: full causal attention with a growing cache, or exact sliding-window
-// attention with a bounded one, by what each layer's specification says.
+// attention with a bounded one, by what each layer's specification says. And what its layers
+// without attention carry.
 
 #include <memory>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/attention_slot.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/recurrent_state.hpp"
 
 namespace episodic {
 
@@ -26,13 +28,15 @@ class CausalState final : public SequenceState, public BesideMemory {
   /// Only here do the tokens of the step count, so a step that throws leaves no trace.
   void end_step(std::span<const std::int64_t> ids, const LogitsView& logits) override;
   bool wants_all_logits() const override { return false; }
+  RecurrentState* recurrent() override { return recurrent_.empty() ? nullptr : &recurrent_; }
   std::int64_t tokens() const override { return tokens_; }
   std::int64_t chunk() const override;
   void reset() override;
   /// Copies the caches.
   std::shared_ptr<const SequenceSnapshot> snapshot() const override;
   void restore(const SequenceSnapshot& snapshot) override;
-  /// Of each cache in use, what the next query may still see.
+  /// Of each cache in use, what the next query may still see; then the recurrent state, of models
+  /// that have one.
   void save(ByteWriter& to) const override;
   void load(ByteReader& from) override;
 
@@ -79,6 +83,7 @@ class CausalState final : public SequenceState, public BesideMemory {
   const ModelConfig config_;
   std::vector<Rotation> rotations_;  // of config_.ropes, and one that does not turn
   std::vector<Cache> caches_;        // of each layer, empty until it is used
+  RecurrentState recurrent_;         // of layers without attention
   AlignedBuffer rotated_;            // [longest step so far * H * d], reused by all layers
   AttendWorkspace workspace_;
   std::int64_t tokens_ = 0;

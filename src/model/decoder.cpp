@@ -18,6 +18,7 @@
 #include "elementwise.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "linear.hpp"
 #include "mixture.hpp"
@@ -47,6 +48,7 @@ struct Decoder::Impl {
   std::vector<std::exception_ptr> failures;  // what each of several threw in this step
   std::int64_t computed = 0;                 // rows of the step that hold numbers of its own
   bool headed = false;                       // the step came to its head
+  bool has_heads = false;                    // and to queries, keys and values
 
   explicit Impl(std::shared_ptr<const DecoderWeights> w)
       : weights(std::move(w)), slots(weights->layers.size()) {}
@@ -91,11 +93,20 @@ struct Decoder::Impl {
     norm_rows(config(), norm, x, n * row_width / static_cast<std::int64_t>(norm.weight.size()), x);
   }
 
-  /// Rows [first, first + n) of the residual stream to rows of q, k and v.
+  /// What a layer's attention, or what it has in place of that, writes.
+  RowBuffer& mixed(std::size_t l) {
+    return config().layers[l].mixer == Mixer::attention ? step.attended : step.mixed;
+  }
+
+  /// Rows [first, first + n) of the residual stream to rows of q, k and v, or into a convolution.
   void before_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     const float* x = read_stream(w.input_norm, first, n);
+    if (spec.mixer != Mixer::attention) {
+      const Product in{&w.conv.in, x, step.mixing.from(first)};
+      return step.multiply(first, n, {&in, 1}, cut);
+    }
     float* q = step.q.from(first);
     float* k = step.k.from(first);
     const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, step.v.from(first)}};
@@ -112,7 +123,7 @@ struct Decoder::Impl {
   void after_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
-    add_to_stream(w.o, step.attended.from(first), w.attended_norm, first, n, cut);
+    add_to_stream(w.o, mixed(l).from(first), w.attended_norm, first, n, cut);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
     if (spec.mixture) return add_mixture(l, x, first, n);
@@ -169,6 +180,11 @@ struct Decoder::Impl {
       };
       try {
         if (failures[i]) continue;
+        if (c.layers[layer].mixer != Mixer::attention) {
+          step.convolve(weights->layers[layer].conv, layer, s, *parts[i].impl->state->recurrent());
+          continue;
+        }
+        has_heads = true;
         parts[i].impl->slots[layer]->forward(
             rows_of(step.q, c.n_heads), rows_of(step.k, c.n_kv_heads),
             rows_of(step.v, c.n_kv_heads), rows_of(step.attended, c.n_heads));
@@ -176,7 +192,7 @@ struct Decoder::Impl {
         if (parts.size() == 1) throw;  // of a step alone all is undone
         failures[i] = std::current_exception();
         // nobody looks at them
-        std::fill_n(step.attended.from(s.first), s.n * step.attended.width(), 0.0f);
+        std::fill_n(mixed(layer).from(s.first), s.n * mixed(layer).width(), 0.0f);
       }
     }
   }
@@ -256,24 +272,11 @@ struct Decoder::Impl {
     return state->takes_surprise() && !adapters.low_ranks.count(&weights->head);
   }
 
-  void require_attention() const {
-    for (std::size_t layer = 0; layer < slots.size(); ++layer)
-      if (!slots[layer])
-        throw DataError(
-            fmt::format("Decoder::forward: the attention slot of layer {} is empty; put "
-                        "one there, or call use_full_attention",
-                        layer));
-    if (!state)
-      throw DataError(
-          "Decoder::forward: the model has no sequence state; put one there, or call "
-          "use_full_attention");
-  }
-
   /// Opens the step of a sequence. \throws DataError for ids out of the vocabulary, a model without
   /// attention, or a length that its state refuses
   static void begin(const SequencePart& part) {
     require_ids(part.ids, part.impl->config().vocab_size);
-    part.impl->require_attention();
+    require_attention(part.impl->slots, part.impl->state, part.impl->config());
     part.impl->state->begin_step(part.ids, part.kind);
   }
 
@@ -367,16 +370,17 @@ struct Decoder::Impl {
 
   /// Whether the step that failed had computed numbers that are not finite.
   bool went_wrong() const {
-    const auto finite = [](const float* x, std::int64_t n) {
-      return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
-    };
-    for (const RowBuffer* rows : {&step.hidden, &step.q, &step.k, &step.v})
-      if (computed > 0 && !finite(rows->from(0), computed * rows->width())) return true;
+    if (!step.finite(computed, has_heads)) return true;
     if (!headed) return false;
     const std::int64_t vocab = config().vocab_size;
-    if (!finite(logits.floats(), logit_rows * vocab)) return true;
-    if (head.last.size() > 0 && !finite(head.last.floats(), vocab)) return true;
-    return !finite(head.following.data(), static_cast<std::int64_t>(head.following.size()));
+    if (!all_finite(logits.floats(), logit_rows * vocab)) return true;
+    if (head.last.size() > 0 && !all_finite(head.last.floats(), vocab)) return true;
+    return !all_finite(head.following.data(), static_cast<std::int64_t>(head.following.size()));
+  }
+
+  void begin_trace() {
+    computed = logit_rows = 0;
+    headed = has_heads = false;
   }
 
   /// Makes a step. Numbers that it refuses are traced to the weights where those are at fault:
@@ -384,9 +388,7 @@ struct Decoder::Impl {
   template <class F>
   auto traced(F&& step_of) {
     try {
-      computed = 0;
-      headed = false;
-      logit_rows = 0;
+      begin_trace();
       return step_of();
     } catch (const DataError&) {
       if (went_wrong()) require_finite_weights();
@@ -535,8 +537,7 @@ std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const Sequence
   first.failures.assign(parts.size(), nullptr);
   try {
     for (const Impl::SequencePart& part : parts) part.impl->last_logits = {};
-    first.computed = first.logit_rows = 0;
-    first.headed = false;
+    first.begin_trace();
     first.run_body(parts);
     first.finish_all(parts);
     first.trace_failures();

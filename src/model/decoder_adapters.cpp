@@ -35,7 +35,10 @@ const Linear* product_of(const DecoderWeights& w, WeightRole role, std::int64_t 
     case WeightRole::v:
       return &l.v;
     case WeightRole::o:
+    case WeightRole::conv_out:
       return &l.o;
+    case WeightRole::conv_in:
+      return &l.conv.in;
     case WeightRole::gate:
       return &l.gate;
     case WeightRole::up:

@@ -11,8 +11,10 @@
 #include "base/aligned_buffer.hpp"
 #include "decoder_adapters.hpp"
 #include "episodic/model/hf_config.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "episodic/timeline/surprise.hpp"
 #include "linear.hpp"
+#include "short_convolution.hpp"
 
 namespace episodic {
 
@@ -24,6 +26,8 @@ inline constexpr std::int64_t kFewTokens = 4;
 inline RowClass class_of(std::int64_t tokens) {
   return tokens <= kFewTokens ? RowClass::few : RowClass::many;
 }
+
+bool all_finite(const float* x, std::int64_t n);
 
 /// One sequence's rows of a step.
 struct SequenceRows {
@@ -59,6 +63,7 @@ struct StepBuffers {
   RowBuffer gate, up;        // [n, intermediate]
   RowBuffer low;             // [n, the largest rank of an adapter]
   RowBuffer attended;        // [n, heads * d]
+  RowBuffer mixing, mixed;   // [n, 3 * hidden], [n, hidden]: into and out of a convolution
   std::vector<SequenceRows> sequences;
 
   /// Room for sequences of these lengths. \return their rows
@@ -76,6 +81,10 @@ struct StepBuffers {
     up.fit(rows, inner);
     if (rank > 0) low.fit(rows, rank);
     attended.fit(rows, c.n_heads * c.head_dim);
+    if (has_recurrent_layers(c)) {
+      mixing.fit(rows, 3 * c.hidden_size);
+      mixed.fit(rows, c.hidden_size);
+    }
     sequences.clear();
     std::int64_t first = 0;
     for (const std::int64_t n : lengths) {
@@ -84,6 +93,15 @@ struct StepBuffers {
     }
     return rows;
   }
+
+  /// Whether the first n rows of the residual stream, and of queries, keys and values if there are
+  /// any, are finite.
+  bool finite(std::int64_t n, bool heads) const;
+
+  /// A layer's convolution of one sequence's rows, from `mixing` to `mixed`.
+  /// \throws DataError where the state after it is not finite
+  void convolve(const ShortConvolution& of, std::size_t layer, const SequenceRows& rows,
+                RecurrentState& state);
 
   /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows
   /// of each sequence go as its own step would (class_of), so that its bits do not depend on the

@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <vector>
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/decoder.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "linear.hpp"
 
 namespace episodic {
@@ -40,6 +42,27 @@ inline std::vector<std::size_t> by_length(std::span<const Decoder::SequenceStep>
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return kind(a) < kind(b); });
   return order;
+}
+
+/// \throws DataError for a layer without its slot, and for a state that is not there or keeps
+///         nothing for the model's layers without attention
+inline void require_attention(std::span<const std::shared_ptr<AttentionSlot>> slots,
+                              const std::shared_ptr<SequenceState>& state,
+                              const ModelConfig& config) {
+  for (std::size_t layer = 0; layer < slots.size(); ++layer)
+    if (!slots[layer] && config.layers[layer].mixer == Mixer::attention)
+      throw DataError(
+          fmt::format("Decoder::forward: the attention slot of layer {} is empty; put "
+                      "one there, or call use_full_attention",
+                      layer));
+  if (!state)
+    throw DataError(
+        "Decoder::forward: the model has no sequence state; put one there, or call "
+        "use_full_attention");
+  if (!state->recurrent() && has_recurrent_layers(config))
+    throw DataError(
+        "Decoder::forward: the sequence state keeps nothing for layers without attention; put one "
+        "there that does (SequenceState::recurrent), or call use_full_attention");
 }
 
 inline bool is_data_error(const std::exception_ptr& failure) {

@@ -59,6 +59,21 @@ class Loader {
     return w;
   }
 
+  ShortConvolution convolution(std::int64_t layer) {
+    ShortConvolution conv{linear(WeightRole::conv_in, layer), 0, {}, {}};
+    const WeightView view = planned_.at(WeightRole::conv, layer);
+    conv.taps = view.columns;
+    const std::vector<float> channels = floats(view);  // [width, taps]
+    conv.tap.resize(channels.size());
+    for (std::int64_t c = 0; c < view.rows; ++c)
+      for (std::int64_t i = 0; i < conv.taps; ++i)
+        conv.tap[static_cast<std::size_t>(i * view.rows + c)] =
+            channels[static_cast<std::size_t>(c * conv.taps + i)];
+    if (planned_.has(WeightRole::conv, layer, true))
+      conv.bias = floats(planned_.at(WeightRole::conv, layer, true));
+    return conv;
+  }
+
   /// Numbers as they are; empty if the plan has no such weight.
   std::vector<float> numbers(WeightRole role, std::int64_t layer) const {
     return planned_.has(role, layer) ? floats(planned_.at(role, layer)) : std::vector<float>();
@@ -132,11 +147,16 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     layer.q_norm = load.norm(Role::q_norm, l);
     layer.k_norm = load.norm(Role::k_norm, l);
     layer.sink_logits = load.numbers(Role::sink_logits, l);
-    layer.q = load.linear(Role::q, l);
-    layer.k = load.linear(Role::k, l);
-    layer.v = load.linear(Role::v, l);
-    layer.o = load.linear(Role::o, l);
     const LayerSpec& spec = model.config.layers[static_cast<std::size_t>(l)];
+    if (spec.mixer == Mixer::short_convolution) {
+      layer.conv = load.convolution(l);
+      layer.o = load.linear(Role::conv_out, l);
+    } else {
+      layer.q = load.linear(Role::q, l);
+      layer.k = load.linear(Role::k, l);
+      layer.v = load.linear(Role::v, l);
+      layer.o = load.linear(Role::o, l);
+    }
     if (spec.mixture) {
       layer.mixture = load.mixture(spec.mixture, l);
     } else {

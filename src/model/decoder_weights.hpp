@@ -9,6 +9,7 @@
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
 #include "mixture.hpp"
+#include "short_convolution.hpp"
 
 namespace episodic {
 
@@ -25,6 +26,7 @@ struct DecoderLayer {
   DecoderNorm q_norm, k_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
+  ShortConvolution conv;   // in place of q, k and v; the product behind it is `o`
   Linear gate, up, down;   // gate: only of a gated network
   Xielu xielu;             // where it is the activation
   MixtureWeights mixture;  // in their place, where the layer is one

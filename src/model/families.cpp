@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/strict_json.hpp"
+#include "families_lfm2.hpp"
 #include "family.hpp"
 #include "rope.hpp"
 #include "text_part.hpp"
@@ -181,6 +182,12 @@ void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
 }
 
+void lfm2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
+  read_lfm2(in, each);
+}
+
+void lfm2_layers(const JsonObject& in, const Defaults&, ModelConfig& c) { read_lfm2_layers(in, c); }
+
 const Family kFamilies[] = {
     {"llama", {}, read_as::llama, nullptr},
     {"mistral", {.n_kv_heads = 8, .window = 4096, .positions = 131072}, mistral, nullptr},
@@ -223,6 +230,11 @@ const Family kFamilies[] = {
      smollm3_layers},
     {"olmo2", {.rms_norm_eps = 1e-5}, read_as::olmo2, nullptr},
     {"granite", {}, read_as::granite, nullptr},
+    {"lfm2",
+     {.n_kv_heads = 8, .rope_theta = 1e6, .positions = 128000},
+     lfm2,
+     lfm2_layers,
+     kLfm2Names},
 };
 
 /// The tables of all files of families.
@@ -295,8 +307,9 @@ void read_sizes(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
 
 }  // namespace
 
-void read_family(const JsonObject& said, ModelConfig& c) {
-  c.model_type = said.string("model_type", "");
+void read_family(const JsonObject& given, ModelConfig& c) {
+  c.model_type = given.string("model_type", "");
+  const JsonObject said = c.model_type == "lfm2" ? lfm2_usual_keys(given) : given;
   const Family& family = family_of(said, c.model_type);
   const FamilyDefaults& d = family.defaults;
   const JsonObject in = with_usual_rope(said, d);
@@ -328,11 +341,15 @@ std::vector<std::string_view> model_families() {
 }
 
 std::vector<std::int64_t> ModelConfig::memory_layers() const {
-  const bool some_full = std::any_of(layers.begin(), layers.end(),
-                                     [](const LayerSpec& layer) { return layer.window == 0; });
+  const auto full = [](const LayerSpec& layer) {
+    return layer.window == 0 && layer.mixer == Mixer::attention;
+  };
+  const bool some_full = std::any_of(layers.begin(), layers.end(), full);
   std::vector<std::int64_t> served;
-  for (std::int64_t l = 0; l < n_layers; ++l)
-    if (!some_full || layers[static_cast<std::size_t>(l)].window == 0) served.push_back(l);
+  for (std::int64_t l = 0; l < n_layers; ++l) {
+    const LayerSpec& layer = layers[static_cast<std::size_t>(l)];
+    if (some_full ? full(layer) : layer.mixer == Mixer::attention) served.push_back(l);
+  }
   return served;
 }
 

@@ -60,6 +60,21 @@ inline constexpr GgufName kNormsAround[] = {
     gguf_name(WeightRole::input_norm), gguf_name(WeightRole::attended_norm),
     gguf_name(WeightRole::feed_norm), gguf_name(WeightRole::fed_norm)};
 
+inline constexpr GgufName kLfm2Top[] = {{"token_embd", "model.embed_tokens"},
+                                        {"token_embd_norm", "model.embedding_norm"},
+                                        {"output_norm", "model.embedding_norm"},
+                                        {"output", "lm_head"}};
+inline constexpr GgufName kLfm2Mixers[] = {
+    {"attn_q", "self_attn.q_proj"}, {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"}, {"attn_output", "self_attn.out_proj"},
+    gguf_name(WeightRole::conv_in), gguf_name(WeightRole::conv),
+    gguf_name(WeightRole::conv_out)};
+inline constexpr GgufName kLfm2Mlp[] = {{"ffn_gate", "feed_forward.w1"},
+                                        {"ffn_up", "feed_forward.w3"},
+                                        {"ffn_down", "feed_forward.w2"}};
+inline constexpr GgufName kLfm2Norms[] = {{"attn_norm", "operator_norm"}, {"ffn_norm", "ffn_norm"}};
+inline constexpr GgufName kLfm2HeadNorms[] = {{"attn_q_norm", "self_attn.q_layernorm"},
+                                              {"attn_k_norm", "self_attn.k_layernorm"}};
 inline constexpr GgufName kUpDown[] = {gguf_name(WeightRole::up), gguf_name(WeightRole::down)};
 inline constexpr GgufName kOneNorm[] = {gguf_name(WeightRole::input_norm)};
 // of families with names of their own
@@ -95,6 +110,8 @@ struct GgufArchitecture {
   bool mixture = false;
   bool normalised = false;  ///< what llama.cpp does with the weights of the chosen experts
   GgufTraits traits = {};
+
+  std::span<const GgufName> top = kTop;
 
   bool shared_expert() const { return mlp.size() == std::size(kSharedExperts); }
 };
@@ -184,6 +201,13 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      .granite = true,
      .mixture = true,
      .normalised = true},
+    {.gguf = "lfm2",
+     .model_type = "lfm2",
+     .attention = kLfm2Mixers,
+     .mlp = kLfm2Mlp,
+     .norms = kLfm2Norms,
+     .head_norms = kLfm2HeadNorms,
+     .top = kLfm2Top},
     {.gguf = "mistral3",
      .model_type = "ministral3",
      .attention = kAttention,
@@ -262,6 +286,5 @@ inline constexpr GgufArchitecture kArchitectures[] = {
 };
 
 inline std::span<const GgufArchitecture> gguf_architectures() { return kArchitectures; }
-inline std::span<const GgufName> gguf_top_names() { return kTop; }
 
 }  // namespace episodic

@@ -55,6 +55,28 @@ class GgufSettings {
     return in_range(name, list->front());
   }
 
+  /// The same where 0 says that a layer has none.
+  /// \param has which layers have some, written
+  std::int64_t of_some_layers(const char* name, std::int64_t layers, std::vector<bool>& has) const {
+    has.assign(static_cast<std::size_t>(layers), true);
+    const GgufValue* value = file_.value(key(name));
+    const auto* list = value ? std::get_if<std::vector<std::int64_t>>(value) : nullptr;
+    if (!list) return integer(name);
+    if (static_cast<std::int64_t>(list->size()) != layers)
+      fail(name, fmt::format("has {} numbers for {} layers; convert the file again", list->size(),
+                             layers));
+    std::int64_t some = 0;
+    for (std::size_t l = 0; l < has.size(); ++l) {
+      const std::int64_t x = (*list)[l];
+      has[l] = x != 0;
+      if (x != 0 && some != 0 && x != some)
+        fail(name,
+             fmt::format("differs between layers ({} and {}), which is not supported", some, x));
+      if (x != 0) some = x;
+    }
+    return in_range(name, some);
+  }
+
   std::optional<double> number(const char* name) const {
     const auto value = file_.number(key(name));
     if (value && !std::isfinite(*value))

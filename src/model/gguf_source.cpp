@@ -96,7 +96,7 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
     suffix = ".bias";
     if (!take_end(name, suffix)) return "";
   }
-  for (const GgufName& top : gguf_top_names())
+  for (const GgufName& top : a.top)
     if (name == top.gguf) return std::string(top.hugging_face) + suffix;
   if (!take(name, "blk.")) return "";
   std::int64_t layer = 0;
@@ -232,6 +232,22 @@ void add_gemma(const GgufFile& file, const GgufSettings& in, const GgufArchitect
   add_gguf_windows(file, in, gemma3 ? 6 : 2, config);
 }
 
+/// Layers without key/value heads convolve.
+void add_lfm2(const GgufFile& file, const GgufSettings& in, const std::vector<bool>& attends,
+              Json& config) {
+  Json types = Json::array();
+  bool bias = false;
+  for (std::size_t l = 0; l < attends.size(); ++l) {
+    types.push_back(attends[l] ? "full_attention" : "conv");
+    bias = bias || file.find(fmt::format("blk.{}.shortconv.in_proj.bias", l)) != nullptr;
+  }
+  config["layer_types"] = types;
+  config["conv_L_cache"] = in.integer("shortconv.l_cache");
+  config["conv_bias"] = bias;
+  config["norm_eps"] = config["rms_norm_eps"];
+  config["block_auto_adjust_ff_dim"] = false;  // the width is the one that there is
+}
+
 void add_tokens(const GgufFile& file, Json& config) {
   if (const auto bos = file.integer("tokenizer.ggml.bos_token_id")) config["bos_token_id"] = *bos;
   const std::vector<std::int64_t> ends = end_tokens(file);
@@ -288,7 +304,10 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const std::int64_t hidden = in.integer("embedding_length");
   const std::int64_t layers = in.integer("block_count");
   const std::int64_t heads = in.of_all_layers("attention.head_count", layers);
-  const std::int64_t kv_heads = in.has("attention.head_count_kv")
+  const bool lfm2 = std::string_view(a.gguf) == "lfm2";
+  std::vector<bool> attends;
+  const std::int64_t kv_heads = lfm2 ? in.of_some_layers("attention.head_count_kv", layers, attends)
+                                : in.has("attention.head_count_kv")
                                     ? in.of_all_layers("attention.head_count_kv", layers)
                                     : heads;
   const std::int64_t positions = in.integer("context_length");
@@ -375,6 +394,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
     if (config["rope_scaling"].is_null()) config["rope_parameters"] = {{"rope_type", "default"}};
   }
   add_dense_settings(file, in, a, config);
+  if (lfm2) add_lfm2(file, in, attends, config);
   add_tokens(file, config);
   return config;
 }
@@ -434,6 +454,8 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
       check_pairs(file_, *t,
                   config[is_one_of(view.name, {".q_proj."}) ? "num_attention_heads"
                                                             : "num_key_value_heads"]);
+    if (view.name.ends_with(".conv.conv.weight") && view.shape.size() == 2)
+      view.shape.insert(view.shape.begin() + 1, 1);  // as Hugging Face's convolutions
     std::vector<std::byte> copy;
     if (a.traits.one_plus && is_one_of(view.name, {"norm.weight"})) copy = minus_one(file_, *t);
     if (!copy.empty()) {

@@ -19,9 +19,11 @@
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/quantize.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "gguf_header.hpp"
 #include "gguf_names.hpp"
+#include "gguf_rope.hpp"
 #include "mixture_plan.hpp"
 #include "row_order.hpp"
 #include "text/added_vocabulary.hpp"
@@ -90,7 +92,7 @@ std::string gguf_name(const GgufArchitecture& a, std::string_view name) {
   const std::size_t dot = name.rfind('.');
   const std::string_view suffix = name.substr(dot);  // .weight or .bias
   name = name.substr(0, dot);
-  for (const GgufName& top : gguf_top_names())
+  for (const GgufName& top : a.top)
     if (name == top.hugging_face) return std::string(top.gguf) + std::string(suffix);
   constexpr std::string_view kLayers = "model.layers.";
   if (!name.starts_with(kLayers)) return "";
@@ -102,50 +104,6 @@ std::string gguf_name(const GgufArchitecture& a, std::string_view name) {
     for (const GgufName& n : table)
       if (name == n.hugging_face) return fmt::format("blk.{}.{}{}", layer, n.gguf, suffix);
   return "";
-}
-
-/// What config.json says of the rope of the layers that see all, in either generation.
-struct RopeSettings {
-  double theta = 10000.0;
-  bool yarn = false;
-  double factor = 1, original = 0;  ///< of yarn; original 0: not said
-  double mscale_all_dim = 0;
-};
-
-RopeSettings rope_settings(const OpenModel& model) {
-  const Json config = parse_strict(model.config_json, model.path.string(), {});
-  const auto object = [](const Json& in, const char* key) {
-    const auto it = in.find(key);
-    return it != in.end() && it->is_object() ? *it : Json::object();
-  };
-  Json rope = object(config, "rope_parameters");
-  if (rope.contains("full_attention")) rope = object(rope, "full_attention");
-  const Json scaling = rope.empty() ? object(config, "rope_scaling") : rope;
-  const auto number = [](const Json& in, const char* key, double otherwise) {
-    const auto it = in.find(key);
-    return it != in.end() && it->is_number() ? it->get<double>() : otherwise;
-  };
-  RopeSettings r;
-  r.theta = number(rope, "rope_theta", number(config, "rope_theta", r.theta));
-  const auto kind = scaling.find(scaling.contains("rope_type") ? "rope_type" : "type");
-  r.yarn = kind != scaling.end() && *kind == "yarn";
-  r.factor = number(scaling, "factor", 1);
-  r.mscale_all_dim = number(scaling, "mscale_all_dim", 0);
-  r.original = number(scaling, "original_max_position_embeddings",
-                      number(config, "original_max_position_embeddings", 0));
-  return r;
-}
-
-/// By what the plain frequencies are divided; empty: by nothing.
-std::vector<float> rope_factors(const std::vector<double>& plain,
-                                const std::vector<double>& frequencies) {
-  std::vector<float> factors;
-  bool any = false;
-  for (std::size_t c = 0; c < plain.size(); ++c) {
-    factors.push_back(static_cast<float>(plain[c] / frequencies[c]));
-    any = any || std::abs(factors.back() - 1.0f) > 1e-6f;
-  }
-  return any ? factors : std::vector<float>();
 }
 
 bool is_xielu(WeightRole role) {
@@ -222,11 +180,13 @@ class Writing {
       if (w.name.empty()) refuse(model_, fmt::format("tensor '{}'", e.tensor));
       if (!ggml_type(t.type))
         refuse(model_, fmt::format("tensor '{}', stored as {},", e.tensor, name_of(t.type)));
-      if (t.shape.size() == 1) {  // norms and biases are F32 there
+      if (t.shape.size() == 1 || e.role == WeightRole::conv) {  // norms, biases: F32 there
         w.from = nullptr;
         w.type = TensorType::f32;
-        w.own.resize(static_cast<std::size_t>(t.shape[0]));
-        widen(t.type, t.data, t.shape[0], w.own.data());
+        if (e.role == WeightRole::conv && !e.bias) w.shape = {t.shape[0], t.shape[2]};
+        const std::int64_t elements = w.bytes() / 4;
+        w.own.resize(static_cast<std::size_t>(elements));
+        widen(t.type, t.data, elements, w.own.data());
         if (a_.traits.one_plus && e.tensor.ends_with("norm.weight"))
           for (float& x : w.own) x += 1.0f;  // what such a norm multiplies by
       } else if (e.role == WeightRole::q) {
@@ -286,7 +246,19 @@ class Writing {
     header_.put(key("block_count"), c.n_layers);
     header_.put(key("feed_forward_length"), c.intermediate_size);
     header_.put(key("attention.head_count"), c.n_heads);
-    header_.put(key("attention.head_count_kv"), c.n_kv_heads);
+    if (has_recurrent_layers(c)) {
+      std::vector<std::int32_t> kv_heads;  // of each layer: 0 where it has a convolution
+      std::int64_t taps = 0;
+      for (const LayerSpec& layer : c.layers) {
+        const bool attends = layer.mixer == Mixer::attention;
+        kv_heads.push_back(attends ? static_cast<std::int32_t>(layer.n_kv_heads) : 0);
+        taps = std::max(taps, layer.conv_taps);
+      }
+      header_.put(key("attention.head_count_kv"), kv_heads);
+      header_.put(key("shortconv.l_cache"), taps);
+    } else {
+      header_.put(key("attention.head_count_kv"), c.n_kv_heads);
+    }
     header_.put(key("attention.key_length"), c.head_dim);
     header_.put(key("attention.value_length"), c.head_dim);
     header_.put(key(a_.traits.layer_norm ? "attention.layer_norm_epsilon"

@@ -137,6 +137,8 @@ void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCall
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
     if (next < served.size() && served[next] == l)
       slots.push_back(std::make_shared<EpisodicAttention>(memory, next++, model.sink_logits(l)));
+    else if (c.layers[static_cast<std::size_t>(l)].mixer != Mixer::attention)
+      slots.push_back(nullptr);
     else
       slots.push_back(causal_slot(sliding, l, model.sink_logits(l)));
   }

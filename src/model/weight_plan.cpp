@@ -50,7 +50,12 @@ class Planner {
     // With norms on both sides of a block, the name that LLaMA gives to the norm before the
     // feed-forward network is that of the norm behind attention.
     if (s.norms != NormPlace::after) norm(Role::input_norm, Role::input_norm, hidden);
-    if (s.fused_qkv) {
+    if (s.mixer == Mixer::short_convolution) {
+      linear(Role::conv_in, 3 * hidden, hidden, s.conv_bias);
+      add(Role::conv, weight_of(Role::conv), {hidden, 1, s.conv_taps});
+      if (s.conv_bias) add(Role::conv, bias_of(Role::conv), {hidden}, true);
+      linear(Role::conv_out, hidden, hidden, s.conv_bias);
+    } else if (s.fused_qkv) {
       fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
             {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     } else {
@@ -65,7 +70,7 @@ class Planner {
     }
     if (s.sink_logits)  // not behind ".weight"
       add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
-    linear(Role::o, hidden, q, s.o_bias);
+    if (s.mixer == Mixer::attention) linear(Role::o, hidden, q, s.o_bias);
     if (s.norms != NormPlace::before)
       norm(Role::attended_norm, Role::attended_norm, hidden);
     else if (!s.parallel)
@@ -105,6 +110,7 @@ class Planner {
   }
 
   std::string weight_of(Role role) const { return tensor_of(role) + ".weight"; }
+  std::string bias_of(Role role) const { return tensor_of(role) + ".bias"; }
 
   /// \param named the role whose tensor's name it has, unless the family has a name for it
   void norm(Role role, Role named, std::int64_t width) {
@@ -126,7 +132,7 @@ class Planner {
 
   void linear(Role role, std::int64_t out, std::int64_t in, bool bias) {
     add(role, weight_of(role), {out, in});
-    if (bias) add(role, tensor_of(role) + ".bias", {out}, true);
+    if (bias) add(role, bias_of(role), {out}, true);
   }
 
   /// Several products whose rows lie behind each other in one tensor.
@@ -254,6 +260,7 @@ class Mismatch {
   }
 
   static const char* bias_key(Role role) {
+    if (info_of(role).block == WeightBlock::convolution) return "conv_bias";
     return info_of(role).block == WeightBlock::feed_forward ? "mlp_bias" : "attention_bias";
   }
 

@@ -41,7 +41,10 @@ std::int64_t host_bytes_of(const Sequence& sequence, std::int64_t tokens) {
   const SequenceMemory* memory = sequence.memory();
   if (!memory) {
     const ModelConfig& model = sequence.config();
-    return tokens * model.n_layers * 2 * model.n_kv_heads * model.head_dim *
+    const auto attending =
+        std::count_if(model.layers.begin(), model.layers.end(),
+                      [](const LayerSpec& layer) { return layer.mixer == Mixer::attention; });
+    return tokens * attending * 2 * model.n_kv_heads * model.head_dim *
            static_cast<std::int64_t>(sizeof(float));
   }
   MemoryConfig config = memory->config();

@@ -181,7 +181,7 @@ class HostSequence final : public SequenceExecution {
     if (!*keys_hook_) return;
     for (std::int64_t l = 0; l < decoder_.config().n_layers; ++l)
       if (std::shared_ptr<AttentionSlot>& slot = decoder_.attention(l);
-          !dynamic_cast<const ShowingSlot*>(slot.get()))
+          slot && !dynamic_cast<const ShowingSlot*>(slot.get()))
         slot = std::make_shared<ShowingSlot>(slot, l, keys_hook_);
   }
 

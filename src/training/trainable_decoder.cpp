@@ -14,6 +14,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_layers.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "episodic/training/memory_attention.hpp"
@@ -146,6 +147,7 @@ struct TrainableDecoder::Impl {
       : config(model.config), lora(chosen), elsewhere(std::move(of_weights)) {
     lora.validate();
     require_dense(config, "training");
+    require_attention_in_all_layers(config, "training");
     require_trainable(config);
     if (!model.adapters.empty() && !model.merged)
       throw ConfigError(
@@ -185,7 +187,8 @@ struct TrainableDecoder::Impl {
       layer.fed_norm = norm(WeightRole::fed_norm, l);
       layer.q_norm = norm(WeightRole::q_norm, l);
       layer.k_norm = norm(WeightRole::k_norm, l);
-      for (const WeightRole role : kLayerProducts) product(role, l);
+      for (const WeightRole role : kLayerProducts)
+        if (planned.has(role, l)) product(role, l);
       layers.push_back(std::move(layer));
     }
     final_norm = norm(WeightRole::final_norm, -1);

@@ -22,6 +22,7 @@
 #include "kernels/residency.cuh"
 #include "kernels/reweight.cuh"
 #include "kernels/rows.cuh"
+#include "kernels/short_convolution.cuh"
 #include "kernels/state.cuh"
 #include "kernels/surprise.cuh"
 #include "kernels/threshold.cuh"
@@ -98,6 +99,7 @@ int main() {
   print("RowsKernel", kRowsThreads);
   for (const char* kernel : {"MergeStatesKernel", "RescaleSumsKernel"})
     print(kernel, kMergeStateThreads);
+  print("ShortConvolutionKernel", kConvolutionThreads);
   print("SurpriseKernel", kSurpriseThreads);
   print("SurprisePieceKernel", kSurpriseThreads);
   print("ThresholdKernel", kThresholdThreads);

@@ -36,6 +36,8 @@ class AttentionSlot {
                        const MutableTensorView& out) = 0;
 };
 
+class RecurrentState;  // recurrent_state.hpp
+
 /// What a sequence's state gives to come back to.
 class SequenceSnapshot {
  public:
@@ -68,6 +70,10 @@ class SequenceState {
   /// all its logits: they are then never there as a whole.
   virtual bool takes_surprise() const { return false; }
   virtual void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step);
+
+  /// What layers without attention carry of this sequence, for the decoder to read and write within
+  /// a step; null if this state keeps nothing of the kind. It counts with the step.
+  virtual RecurrentState* recurrent() { return nullptr; }
 
   /// Tokens seen so far.
   virtual std::int64_t tokens() const = 0;

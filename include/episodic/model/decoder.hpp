@@ -89,6 +89,7 @@ class Decoder final : public LanguageModel {
   static void step_batch(std::span<const SequenceStep> batch);
 
   /// The slot of a layer, and the state that is told of every step. Both are replaced by patching.
+  /// A layer without attention has no slot: null.
   std::shared_ptr<AttentionSlot>& attention(std::int64_t layer);
   std::shared_ptr<SequenceState>& state();
   const std::shared_ptr<SequenceState>& state() const;

@@ -38,8 +38,8 @@ class EpisodicAttention final : public AttentionSlot {
 /// serve.
 class EpisodicState : public SequenceState {
  public:
-  /// \param beside the state of the other layers (sliding ones, or those that keep their own
-  ///        attention); null if the memory serves all
+  /// \param beside the state of the other layers (sliding ones, convolutions, or those that keep
+  ///        their own attention); null if the memory serves all
   explicit EpisodicState(std::shared_ptr<EpisodicMemory> memory,
                          std::shared_ptr<SequenceState> beside = nullptr)
       : memory_(std::move(memory)), beside_(std::move(beside)) {}
@@ -54,6 +54,7 @@ class EpisodicState : public SequenceState {
   bool wants_all_logits() const override { return true; }
   bool takes_surprise() const override { return !beside_ || !beside_->wants_all_logits(); }
   void end_step_by_surprise(std::span<const std::int64_t> ids, const StepSurprise& step) override;
+  RecurrentState* recurrent() override { return beside_ ? beside_->recurrent() : nullptr; }
   std::int64_t tokens() const override { return memory_->tokens(); }
   std::int64_t last_position() const override { return memory_->config().n_local - 1; }
   std::span<const float> last_logits() const override { return memory_->last_logits(); }

@@ -29,6 +29,9 @@ enum class QkNorm : std::uint8_t { none, head, row };
 /// adds to the residual stream, or both.
 enum class NormPlace : std::uint8_t { before, after, both };
 
+/// What mixes the tokens of a layer.
+enum class Mixer : std::uint8_t { attention, short_convolution };
+
 /// One layer of a decoder.
 struct LayerSpec {
   std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0, intermediate_size = 0;
@@ -46,6 +49,9 @@ struct LayerSpec {
   bool fused_qkv = false;      ///< q, k and v are rows of one tensor
   bool fused_gate_up = false;  ///< gate and up are rows of one tensor
   MixtureSpec mixture;         ///< in place of the dense network, if there are experts
+  Mixer mixer = Mixer::attention;
+  std::int64_t conv_taps = 0;  ///< of a short convolution: tokens that it sees, its own the last
+  bool conv_bias = false;      ///< of the convolution and of the products around it
 
   bool operator==(const LayerSpec&) const = default;
 };
@@ -99,7 +105,7 @@ struct ModelConfig {
   bool has_mixture() const;  ///< of experts, in any layer
 
   /// Layers that a memory serves, in order: those of full attention where a model mixes them with
-  /// sliding windows (which need no memory of what has left them), else all.
+  /// sliding windows (which need no memory of what has left them), else all that have attention.
   std::vector<std::int64_t> memory_layers() const;
 };
 

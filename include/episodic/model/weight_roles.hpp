@@ -23,8 +23,11 @@ enum class WeightRole : std::uint8_t {
   sink_logits,    ///< [heads], a score of each head that every query meets beside its keys
   q,
   k,
-  v,  ///< [heads * head_dim, hidden]
-  o,  ///< [hidden, heads * head_dim]
+  v,         ///< [heads * head_dim, hidden]
+  o,         ///< [hidden, heads * head_dim]
+  conv_in,   ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
+  conv,      ///< [hidden, 1, taps]
+  conv_out,  ///< [hidden, hidden]
   gate,
   up,    ///< [intermediate, hidden]
   down,  ///< [hidden, intermediate]
@@ -56,7 +59,14 @@ struct WeightName {
 };
 
 /// Which part of a model a weight is of.
-enum class WeightBlock : std::uint8_t { vocabulary, attention, feed_forward, mixture, output };
+enum class WeightBlock : std::uint8_t {
+  vocabulary,
+  attention,
+  convolution,
+  feed_forward,
+  mixture,
+  output
+};
 
 struct WeightRoleInfo {
   WeightRole role;
@@ -72,7 +82,7 @@ struct WeightRoleInfo {
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
 /// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
 /// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 29> kWeightRoles{{
+inline constexpr std::array<WeightRoleInfo, 32> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
@@ -97,6 +107,12 @@ inline constexpr std::array<WeightRoleInfo, 29> kWeightRoles{{
      "num_key_value_heads, head_dim and hidden_size"},
     {WeightRole::o, "o", "self_attn.o_proj", "attn_output", WeightBlock::attention, true, true,
      "num_attention_heads, head_dim and hidden_size"},
+    {WeightRole::conv_in, "conv_in", "conv.in_proj", "shortconv.in_proj", WeightBlock::convolution,
+     true, false, "hidden_size"},
+    {WeightRole::conv, "conv", "conv.conv", "shortconv.conv", WeightBlock::convolution, false,
+     false, "hidden_size and conv_L_cache"},
+    {WeightRole::conv_out, "conv_out", "conv.out_proj", "shortconv.out_proj",
+     WeightBlock::convolution, true, false, "hidden_size"},
     {WeightRole::gate, "gate", "mlp.gate_proj", "ffn_gate", WeightBlock::feed_forward, true, true,
      "intermediate_size and hidden_size"},
     {WeightRole::up, "up", "mlp.up_proj", "ffn_up", WeightBlock::feed_forward, true, true,
@@ -159,8 +175,8 @@ constexpr std::size_t count_layer_products() {
 }  // namespace detail
 static_assert(detail::roles_in_order(), "each role has its row");
 
-/// The products of a dense layer, in the order in which a step needs them: q, k, v, o, gate, up,
-/// down.
+/// The products of a layer without experts, in the order in which a step needs them: q, k, v, o,
+/// those of a convolution, gate, up, down. A layer has some of them.
 inline constexpr auto kLayerProducts = [] {
   std::array<WeightRole, detail::count_layer_products()> roles{};
   std::size_t n = 0;
