@@ -182,16 +182,6 @@ void smollm3_layers(const JsonObject& in, const Defaults& d, ModelConfig& c) {
     if (!turns(l)) c.layers[static_cast<std::size_t>(l)].rope = -1;
 }
 
-constexpr WeightName kLfm2Names[] = {{WeightRole::input_norm, "operator_norm"},
-                                     {WeightRole::feed_norm, "ffn_norm"},
-                                     {WeightRole::q_norm, "self_attn.q_layernorm"},
-                                     {WeightRole::k_norm, "self_attn.k_layernorm"},
-                                     {WeightRole::o, "self_attn.out_proj"},
-                                     {WeightRole::gate, "feed_forward.w1"},
-                                     {WeightRole::up, "feed_forward.w3"},
-                                     {WeightRole::down, "feed_forward.w2"},
-                                     {WeightRole::final_norm, "model.embedding_norm"}};
-
 void lfm2(const JsonObject& in, const Defaults&, ModelConfig&, LayerSpec& each) {
   read_lfm2(in, each);
 }
