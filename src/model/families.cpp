@@ -311,8 +311,7 @@ void read_family(const JsonObject& said, ModelConfig& c) {
   c.model_type = said.string("model_type", "");
   const Family& family = family_of(said, c.model_type);
   const FamilyDefaults& d = family.defaults;
-  const JsonObject in =
-      with_usual_rope(c.model_type == "lfm2" ? lfm2_usual_keys(said) : said, d);
+  const JsonObject in = with_usual_rope(c.model_type == "lfm2" ? lfm2_usual_keys(said) : said, d);
   read_sizes(in, d, c);
   c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
   c.pairs_moved = in.boolean(kRopeInterleaved, false) && !d.interleaved;

@@ -24,7 +24,7 @@
 namespace episodic {
 namespace {
 
-constexpr std::int64_t kBlock = 32;      // elements of a block type
+constexpr std::int64_t kOfBlock = 32;    // elements of a block type
 constexpr std::int64_t kRowsOfTask = 8;  // outputs that share words of AWQ
 
 /// Integers of a matrix [out, in] with scales and zero points of groups.
@@ -50,7 +50,7 @@ void put_half(float x, std::byte* to) {
 /// The type that holds its numbers, or all but the rounding of a scale to float16.
 TensorType type_for(const IntegerMatrix& m) {
   constexpr float kLeastNormal = 6.103515625e-5f, kLargestHalf = 65504.0f;
-  const bool blocks = m.group_of.empty() && m.in % kBlock == 0 && m.in / m.groups % kBlock == 0;
+  const bool blocks = m.group_of.empty() && m.in % kOfBlock == 0 && m.in / m.groups % kOfBlock == 0;
   const bool halves = std::all_of(m.scales.begin(), m.scales.end(), [](float s) {
     return s == 0 || (std::abs(s) >= kLeastNormal && std::abs(s) * 15 <= kLargestHalf);
   });
@@ -65,20 +65,20 @@ TensorType type_for(const IntegerMatrix& m) {
 /// A row of Q4_0, Q4_1 or Q8_0. \param scales, zeros of the row's groups
 void pack_blocks(TensorType type, const IntegerMatrix& m, const std::uint8_t* codes,
                  const float* scales, const std::int32_t* zeros, std::byte* to) {
-  for (std::int64_t i = 0; i < m.in; i += kBlock, to += block_bytes(type), codes += kBlock) {
+  for (std::int64_t i = 0; i < m.in; i += kOfBlock, to += block_bytes(type), codes += kOfBlock) {
     const std::int64_t g = m.group(i);
     put_half(scales[g], to);
     std::byte* at = to + 2;
     if (type == TensorType::q8_0) {
-      for (std::int64_t j = 0; j < kBlock; ++j) at[j] = static_cast<std::byte>(codes[j] - 128);
+      for (std::int64_t j = 0; j < kOfBlock; ++j) at[j] = static_cast<std::byte>(codes[j] - 128);
       continue;
     }
     if (type == TensorType::q4_1) {
       put_half(-scales[g] * static_cast<float>(zeros[g]), at);
       at += 2;
     }
-    for (std::int64_t j = 0; j < kBlock / 2; ++j)  // the second half above the first
-      at[j] = static_cast<std::byte>(codes[j] | codes[j + kBlock / 2] << 4);
+    for (std::int64_t j = 0; j < kOfBlock / 2; ++j)  // the second half above the first
+      at[j] = static_cast<std::byte>(codes[j] | codes[j + kOfBlock / 2] << 4);
   }
 }
 
