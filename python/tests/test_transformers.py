@@ -58,7 +58,7 @@ OURS = {  # families that our decoder has, with what differs between layers
                            **rope("longrope", original_max_position_embeddings=24, short_factor=[1.0] * 8,
                                   long_factor=[1.5 + i for i in range(8)])},
 }
-OTHERS = {  # that it does not have: partial and interleaved rotary embedding, none in some layers, experts
+OTHERS = {  # not compared with our decoder, which has some of them: partial and interleaved rotary embedding, none in some layers, experts
     "starcoder2": {"sliding_window": None}, "cohere": {}, "cohere2": {"sliding_window": 16}, "glm": {"head_dim": 16},
     "olmo3": {"sliding_window": 16}, "exaone4": {"sliding_window": 16, "sliding_window_pattern": 2}, "stablelm": {},
     "gpt_neox": {}, "phi": {}, "mixtral": {"num_local_experts": 4},
@@ -293,7 +293,7 @@ class Transformers(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.goes_on(random_model("gemma3_text"), os.path.join(folder, "one.mem"))
             # of a directory whose family the library does not know
-            random_model("cohere").save_pretrained(os.path.join(folder, "model"))
+            random_model("phi").save_pretrained(os.path.join(folder, "model"))
             with self.assertRaises(episodic.FileError):
                 episodic.load(os.path.join(folder, "model"))
             model = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, "model")).float().eval()

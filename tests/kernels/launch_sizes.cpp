@@ -13,6 +13,7 @@
 #include "kernels/event_mass.cuh"
 #include "kernels/forgetting.cuh"
 #include "kernels/key_segmenter.cuh"
+#include "kernels/mixture.cuh"
 #include "kernels/place_events.cuh"
 #include "kernels/product.cuh"
 #include "kernels/recall.cuh"
@@ -74,8 +75,11 @@ int main() {
   print("EncodeKernel", kCodeThreads);
   print("EventMassKernel", kEventMassThreads);
   print("ReceiveMassesKernel", kReceiveThreads);
-  for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel"})
+  for (const char* kernel :
+       {"EmbedKernel", "AddNormKernel", "GateKernel", "ActivationKernel", "ScaleQueriesKernel"})
     print(kernel, kDecoderThreads);
+  print("ChooseExpertsKernel", kMixtureThreads, kMostMixtureExperts * sizeof(float));
+  for (const char* kernel : {"ExpertGateKernel", "ExpertSumKernel"}) print(kernel, kMixtureThreads);
   print("FinishQkvKernel", kQkvThreads);
   print("ForgetKernel", kForgetThreads);
   print("KeySegmenterKernel", kKeyThreads);
