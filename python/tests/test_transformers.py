@@ -58,7 +58,8 @@ OURS = {  # families that our decoder has, with what differs between layers
                            **rope("longrope", original_max_position_embeddings=24, short_factor=[1.0] * 8,
                                   long_factor=[1.5 + i for i in range(8)])},
 }
-OTHERS = {  # not compared with our decoder, which has some of them: partial and interleaved rotary embedding, none in some layers, experts
+OTHERS = {  # not compared with our decoder, which has some of them: partial and interleaved rotary embedding, none in
+            # some layers, experts
     "starcoder2": {"sliding_window": None}, "cohere": {}, "cohere2": {"sliding_window": 16}, "glm": {"head_dim": 16},
     "olmo3": {"sliding_window": 16}, "exaone4": {"sliding_window": 16, "sliding_window_pattern": 2}, "stablelm": {},
     "gpt_neox": {}, "phi": {}, "mixtral": {"num_local_experts": 4},
