@@ -269,15 +269,24 @@ struct RowTotal {
   float factor;    ///< of the row's output, which is that of keys of the maximum before
 };
 
+/// The sink of head h, base 2; without one -infinity, which adds nothing.
+__device__ inline float sink_of(const AttentionArgs& a, int h) {
+  constexpr float kLog2e = 1.44269504088896341f;
+  return a.p.maybe_sink_logits ? a.p.maybe_sink_logits[h] * kLog2e : -INFINITY;
+}
+
 /// Of head h, whose keys have maximum `max` (base 2) and sum `sum`: with the head's sink. A row
 /// meets it here, once, wherever its splits were merged.
 __device__ inline RowTotal row_total(const AttentionArgs& a, int h, float max, float sum) {
-  constexpr float kLog2e = 1.44269504088896341f;
-  const float sink = a.p.maybe_sink_logits ? a.p.maybe_sink_logits[h] * kLog2e : -INFINITY;
-  if (sink == -INFINITY) return {max, sum, inverse_sum(sum)};
-  const float both = fmaxf(max, sink), of_keys = exp2f(max - both);
-  const float total = sum * of_keys + exp2f(sink - both);  // at least 1, unless it is NaN
-  return {both, total, of_keys / total};
+  const float sink = sink_of(a, h);
+  float of_keys = 1.0f;
+  if (sink != -INFINITY) {
+    const float both = fmaxf(max, sink);
+    of_keys = exp2f(max - both);
+    sum = sum * of_keys + exp2f(sink - both);  // at least 1, unless it is NaN
+    max = both;
+  }
+  return {max, sum, of_keys * inverse_sum(sum)};
 }
 
 /// Writes what later passes and the caller want of row (query i, head h), of maximum `max` (base 2)
