@@ -157,6 +157,9 @@ void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
   const std::int64_t wanted = std::max<std::int64_t>(blocks / (plan.row_tiles * p.n_kv_heads), 1);
   // the same number of tiles for each, so that no split is without
   plan.splits = divide_up(tiles, std::max(divide_up(tiles, wanted), least));
+  // such rows meet their sinks where pieces are merged (attention_mma.cuh)
+  if (p.maybe_sink_logits && !wide && !plan.few_rows && plan.dim == 128)
+    plan.splits = std::max<std::int64_t>(plan.splits, 2);
 
   const auto place = [&](std::size_t& at, std::int64_t elements, std::int64_t bytes_each) {
     at = plan.bytes;

@@ -148,13 +148,6 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     for (int half = 0; half < 2; ++half) {
       max[m][half] = -INFINITY;
       sum[m][half] = 0.0f;
-      if constexpr (!kFewRows) {
-        // A row that is in one piece begins with its head's sink, for at its end that would take
-        // registers that there are not. Pieces meet it where they are merged (row_total).
-        const int row = warp_row + 16 * m + 8 * half + lane / 4;
-        if (a.splits == 1 && row < a.rows) max[m][half] = sink_of(a, head * a.group + row % a.group);
-        if (lane % 4 == 0 && max[m][half] != -INFINITY) sum[m][half] = 1.0f;
-      }
     }
   }
 
@@ -513,8 +506,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
                 make_float2(out[m][j][2 * half], out[m][j][2 * half + 1]);
         continue;
       }
-      const RowTotal of_row = kFewRows ? row_total(a, h, max[m][half], total)
-                                       : RowTotal{max[m][half], total, inverse_sum(total)};
+      // many rows of 128 have no registers left here: with sinks they are split (attention.cu)
+      const RowTotal of_row = kFewRows || kDim != 128
+                                  ? row_total(a, h, max[m][half], total)
+                                  : RowTotal{max[m][half], total, inverse_sum(total)};
       if (lane % 4 == 0) write_stats(a, i, h, of_row.max, of_row.sum);
       const float inverse = of_row.factor;
       Half* const to_row =
