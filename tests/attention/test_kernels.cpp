@@ -193,6 +193,30 @@ TEST_CASE("to_float widens every dtype exactly, and sum_row and lane_sums add") 
   });
 }
 
+TEST_CASE("add_column_sums rounds a product and a sum, for any number of rows and keys") {
+  Random random(25);
+  for_each_table([&](const cpu::Kernels& k) {
+    for (const std::int64_t n_rows : {1, 2, 3, 4, 5, 7, 8, 12}) {
+      for (const std::int64_t n : {1, 3, 4, 8, 15, 16, 17, 33, 100}) {
+        const std::int64_t stride = n + 2, weight_stride = 3, to_stride = n_rows + 5;
+        const auto p = testing::normal(random, n_rows * stride);
+        const auto weights = testing::normal(random, n_rows * weight_stride);
+        auto to = testing::normal(random, n * to_stride + 1);
+        std::vector<float> want = to;
+        for (std::int64_t i = 0; i < n; ++i) {
+          for (std::int64_t r = 0; r < n_rows; ++r) {
+            const volatile float product = p[r * stride + i] * weights[r * weight_stride];
+            want[i * to_stride + r] += product;
+          }
+        }
+        k.add_column_sums(p.data(), stride, n_rows, weights.data(), weight_stride, n, to.data(),
+                          to_stride);
+        REQUIRE(to == want);  // and what lies between the rows is as it was
+      }
+    }
+  });
+}
+
 TEST_CASE("max_magnitude finds the largest, and NaN before all") {
   Random random(21);
   for_each_table([&](const cpu::Kernels& k) {

@@ -95,6 +95,11 @@ struct Kernels {
   /// out[r * out_stride + c] += sum_i p[r * p_stride + i] * value row i [c].
   void (*add_rows)(const float* p, std::int64_t p_stride, std::int64_t n_rows, const Rows& values,
                    std::int64_t d, float* out, std::int64_t out_stride);
+  /// to[i * to_stride + r] += p[r * p_stride + i] * weights[r * weight_stride], i < n, r < n_rows:
+  /// a rounded product and a rounded sum, whatever the instruction set.
+  void (*add_column_sums)(const float* p, std::int64_t p_stride, std::int64_t n_rows,
+                          const float* weights, std::int64_t weight_stride, std::int64_t n,
+                          float* to, std::int64_t to_stride);
   float (*max_row)(const float* s, std::int64_t n);  ///< at least -3e38
   float (*sum_row)(const float* s, std::int64_t n);  ///< in an order that depends on n alone
   /// s[i] = 2^(s[i] - max), 0 below 2^-126; returns their sum.

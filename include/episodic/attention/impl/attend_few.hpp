@@ -300,6 +300,11 @@ class Few {
                  [&](const Piece& p, std::int64_t t, std::int64_t n, std::int64_t key) {
                    if (p.column.to == nullptr) return;
                    float* to = p.column.at(t, g * group_);
+                   if (rows_ == group_) {  // one query
+                     k_.add_column_sums(scores + key, s_stride_, rows_, weights + split, splits_, n,
+                                        to, p.column.stride);
+                     return;
+                   }
                    for (std::int64_t i = 0; i < n; ++i, to += p.column.stride) {
                      for (std::int64_t r = 0; r < group_; ++r) {
                        float received = 0.0f;
