@@ -256,6 +256,24 @@ struct SixBitScales {
   }
 };
 
+#include "weights_iq4_xs.inc"
+
+struct UnitIq4Xs {
+  static constexpr int kElements = 256, kBytes = 136, kSteps = 8, kShift = kSigned, kLeast = 0;
+  const uint8_t* w;
+  V scales;
+  explicit UnitIq4Xs(const uint8_t* unit) : w(unit), scales(scales_of_iq4_xs(unit)) {}
+  template <int s>
+  Codes codes() const {
+    const __m128i values = _mm_loadu_si128(reinterpret_cast<const __m128i*>(kNonLinear4));
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), nibbles(w + 8 + 16 * s));
+  }
+  template <int s>
+  V scale() const {
+    return _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(s));
+  }
+};
+
 struct UnitQ4K {
   static constexpr int kElements = 256, kBytes = 144, kSteps = 8, kShift = -1, kLeast = 8;
   const uint8_t* w;

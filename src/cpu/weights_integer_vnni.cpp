@@ -262,6 +262,27 @@ struct SixBitScales {
   }
 };
 
+#include "weights_iq4_xs.inc"
+
+struct UnitIq4Xs {
+  static constexpr int kElements = 256, kBytes = 136, kSteps = 4, kShift = 7, kLeast = 0;
+  const uint8_t* w;
+  V scales;
+  explicit UnitIq4Xs(const uint8_t* unit)
+      : w(unit), scales(_mm512_castps256_ps512(scales_of_iq4_xs(unit))) {}
+  template <int s>
+  Codes codes() const {
+    const __m128i values = _mm_xor_si128(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(kNonLinear4)), _mm_set1_epi8(-128));
+    const uint8_t* p = w + 8 + 32 * s;
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), pair_nibbles(p, p + 16));
+  }
+  template <int s>
+  V scale() const {
+    return of_32<s>(scales);
+  }
+};
+
 struct UnitQ4K {
   static constexpr int kElements = 256, kBytes = 144, kSteps = 4, kShift = -1, kLeast = 8;
   const uint8_t* w;

@@ -45,13 +45,16 @@ struct TypeNumber {
   TensorType type;
 };
 constexpr TypeNumber kTypes[] = {
-    {0, TensorType::f32},     {1, TensorType::f16},    {2, TensorType::q4_0},
-    {3, TensorType::q4_1},    {6, TensorType::q5_0},   {7, TensorType::q5_1},
-    {8, TensorType::q8_0},    {10, TensorType::q2_k},  {11, TensorType::q3_k},
-    {12, TensorType::q4_k},   {13, TensorType::q5_k},  {14, TensorType::q6_k},
-    {20, TensorType::iq4_nl}, {24, TensorType::i8},    {25, TensorType::i16},
-    {26, TensorType::i32},    {27, TensorType::i64},   {28, TensorType::f64},
-    {30, TensorType::bf16},   {39, TensorType::mxfp4},
+    {0, TensorType::f32},     {1, TensorType::f16},      {2, TensorType::q4_0},
+    {3, TensorType::q4_1},    {6, TensorType::q5_0},     {7, TensorType::q5_1},
+    {8, TensorType::q8_0},    {10, TensorType::q2_k},    {11, TensorType::q3_k},
+    {12, TensorType::q4_k},   {13, TensorType::q5_k},    {14, TensorType::q6_k},
+    {20, TensorType::iq4_nl}, {24, TensorType::i8},      {25, TensorType::i16},
+    {26, TensorType::i32},    {27, TensorType::i64},     {28, TensorType::f64},
+    {30, TensorType::bf16},   {39, TensorType::mxfp4},   {16, TensorType::iq2_xxs},
+    {17, TensorType::iq2_xs}, {18, TensorType::iq3_xxs}, {19, TensorType::iq1_s},
+    {21, TensorType::iq3_s},  {22, TensorType::iq2_s},   {23, TensorType::iq4_xs},
+    {29, TensorType::iq1_m},  {40, TensorType::nvfp4},
 };
 
 std::string names_of_types() {

@@ -70,6 +70,42 @@ x[4] *= 1e-38                               # a subnormal scale
 x[5] = np.float32(np.nextafter(np.float32(4), np.float32(0)))  # just below a power of two
 record("mxfp4in", x.reshape(-1), quantize(x, T.MXFP4).reshape(-1))
 
+for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_XS", "NVFP4"):
+    elements, size = GGML_QUANT_SIZES[T[name]]
+    blocks = random.integers(0, 256, (4, size), dtype=np.uint8)
+    scale = random.normal(0, 0.02, 4).astype("<f2")
+    scale[0] = 6e-8
+    if name == "IQ1_M":
+        for k in range(4):
+            blocks[:, 49 + 2 * k] = (blocks[:, 49 + 2 * k] & 15) | (scale.view("<u2") >> (4 * k) & 15).astype(np.uint8) << 4
+    elif name != "NVFP4":
+        blocks[:, 0:2] = scale.view(np.uint8).reshape(4, 2)
+    else:
+        blocks[0, :4] = 0, 1, 7, 8          # zero, the least and the greatest subnormal, the least normal
+        blocks[1, :4] = 0x7e, 0x7f, 0x70, 0x38
+    flat = blocks.reshape(-1)
+    record(name, dequantize(flat, T[name]).reshape(-1), flat)
+
+# what long rows come to, so that every entry of a codebook is read: FNV-1a of their numbers
+hashes = ""
+for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "IQ4_XS"):
+    elements, size = GGML_QUANT_SIZES[T[name]]
+    state, drawn = 1, bytearray()
+    for _ in range(1024 * size):
+        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
+        drawn.append(state >> 24)
+    blocks = np.frombuffer(bytes(drawn), dtype=np.uint8).reshape(1024, size).copy()
+    if name == "IQ1_M":
+        for k in range(4):
+            blocks[:, 49 + 2 * k] = (blocks[:, 49 + 2 * k] & 15) | ((0x2E66 >> (4 * k)) & 15) << 4
+    else:
+        blocks[:, 0], blocks[:, 1] = 0x66, 0x2E
+    value = 14695981039346656037
+    for byte in dequantize(blocks.reshape(-1), T[name]).astype("<f4").tobytes():
+        value = ((value ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
+    hashes += f"{name} {value}\n"
+open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors", "codebooks.txt"), "w").write(hashes)
+
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vectors", "blocks.bin")
 open(path, "wb").write(out)
 print(path, len(out), "bytes")

@@ -26,9 +26,12 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 
 constexpr TensorType kTypes[] = {
-    TensorType::f32,  TensorType::f16,  TensorType::bf16, TensorType::q8_0,   TensorType::q4_0,
-    TensorType::q4_1, TensorType::q5_0, TensorType::q5_1, TensorType::q2_k,   TensorType::q3_k,
-    TensorType::q4_k, TensorType::q5_k, TensorType::q6_k, TensorType::iq4_nl, TensorType::mxfp4};
+    TensorType::f32,    TensorType::f16,    TensorType::bf16,    TensorType::q8_0,
+    TensorType::q4_0,   TensorType::q4_1,   TensorType::q5_0,    TensorType::q5_1,
+    TensorType::q2_k,   TensorType::q3_k,   TensorType::q4_k,    TensorType::q5_k,
+    TensorType::q6_k,   TensorType::iq4_nl, TensorType::mxfp4,   TensorType::iq2_xxs,
+    TensorType::iq2_xs, TensorType::iq2_s,  TensorType::iq3_xxs, TensorType::iq3_s,
+    TensorType::iq1_s,  TensorType::iq1_m,  TensorType::iq4_xs,  TensorType::nvfp4};
 
 bool is_block(TensorType type) { return block_elements(type) > 1; }
 
@@ -52,6 +55,80 @@ int nibble(const unsigned char* codes, int i) { return bits_at(codes, i % 16 * 8
 int six_bits(const unsigned char* p, int j, int part) {
   if (j < 4) return bits_at(p, (part * 4 + j) * 8, 6);
   return bits_at(p, (8 + j - 4) * 8 + part * 4, 4) | bits_at(p, (part * 4 + j - 4) * 8 + 6, 2) << 4;
+}
+
+using std::uint16_t;
+#include "cpu/codebooks.inc"
+
+/// Number i of a group of eight, of which an entry of a codebook has two bits each.
+float of_eight(uint16_t entry, int i, bool less) {
+  const float numbers[] = {8, 25, 43};
+  return (less ? -1.0f : 1.0f) * numbers[entry >> (2 * i) & 3];
+}
+
+/// Sign i of eight, of which seven are stored and the eighth makes their number even.
+bool sign_of_seven(int stored, int i) {
+  int set = 0;
+  for (int j = 0; j < 7; ++j) set += stored >> j & 1;
+  return i < 7 ? stored >> i & 1 : set % 2;
+}
+
+/// Element i of a block of one of the types with codebooks.
+float element_of_codebook(TensorType type, const unsigned char* b, int i) {
+  const int eight = i / 8, four = i / 4, s32 = i / 32, s16 = i / 16;
+  const auto scaled = [&](float scale, float number) { return scale * number; };
+  switch (type) {
+    case TensorType::iq2_xxs: {
+      const unsigned char* q = b + 2 + s32 * 8;
+      const float scale = half_at(b) * (0.5f + static_cast<float>(bits_at(q, 60, 4))) / 4;
+      const int signs = bits_at(q, 32 + eight % 4 * 7, 7);
+      return scaled(scale, of_eight(kEightOf256[q[eight % 4]], i % 8, sign_of_seven(signs, i % 8)));
+    }
+    case TensorType::iq2_xs: {
+      const float scale = half_at(b) * (0.5f + static_cast<float>(bits_at(b + 66, s16 * 4, 4))) / 4;
+      const int signs = bits_at(b + 2, eight * 16 + 9, 7);
+      return scaled(scale, of_eight(kEightOf512[bits_at(b + 2, eight * 16, 9)], i % 8,
+                                    sign_of_seven(signs, i % 8)));
+    }
+    case TensorType::iq2_s: {
+      const float scale = half_at(b) * (0.5f + static_cast<float>(bits_at(b + 74, s16 * 4, 4))) / 4;
+      const int entry = b[2 + eight] + 256 * bits_at(b + 66, eight * 2, 2);
+      return scaled(scale, of_eight(kEightOf1024[entry], i % 8, bits_at(b + 34, i, 1)));
+    }
+    case TensorType::iq3_xxs: {
+      const float numbers[] = {4, 12, 20, 28, 36, 44, 52, 62};
+      const unsigned char* rest = b + 66 + s32 * 4;
+      const float scale = half_at(b) * (0.5f + static_cast<float>(bits_at(rest, 28, 4))) / 2;
+      const float number = numbers[kFourOf256[b[2 + four]] >> (4 * (i % 4)) & 15];
+      const bool less = sign_of_seven(bits_at(rest, eight % 4 * 7, 7), i % 8);
+      return scaled(scale, less ? -number : number);
+    }
+    case TensorType::iq3_s: {
+      const float scale = half_at(b) * static_cast<float>(1 + 2 * bits_at(b + 106, s32 * 4, 4));
+      const int entry = b[2 + four] + 256 * bits_at(b + 66, four, 1);
+      const float number = static_cast<float>(1 + 2 * (kFourOf512[entry] >> (4 * (i % 4)) & 15));
+      return scaled(scale, bits_at(b + 74, i, 1) ? -number : number);
+    }
+    case TensorType::iq1_s: {
+      const int high = bits_at(b + 34, s32 * 16, 16);
+      const float scale = half_at(b) * static_cast<float>(1 + 2 * (high >> 12 & 7));
+      const int entry = b[2 + eight] + 256 * (high >> (eight % 4 * 3) & 7);
+      const int sign = (kSignsOf2048[entry] >> (2 * (i % 8)) & 3) - 1;
+      return scaled(scale, static_cast<float>(sign) + (high & 0x8000 ? -0.125f : 0.125f));
+    }
+    default: {  // IQ1_M
+      unsigned char d[2];
+      for (int k = 0; k < 2; ++k)
+        d[k] = static_cast<unsigned char>(bits_at(b + 48, 32 * k + 12, 4) |
+                                          bits_at(b + 48, 32 * k + 28, 4) << 4);
+      const int bits = bits_at(b + 48, s16 / 4 * 16 + s16 % 4 * 3, 3);
+      const float scale = half_at(d) * static_cast<float>(1 + 2 * bits);
+      const int entry = b[eight] + 256 * bits_at(b + 32, eight * 4, 3);
+      const int sign = (kSignsOf2048[entry] >> (2 * (i % 8)) & 3) - 1;
+      return scaled(
+          scale, static_cast<float>(sign) + (bits_at(b + 32, eight * 4 + 3, 1) ? -0.125f : 0.125f));
+    }
+  }
 }
 
 float element(TensorType type, const unsigned char* b, int i) {
@@ -131,9 +208,25 @@ float element(TensorType type, const unsigned char* b, int i) {
           half_at(b + 208) * static_cast<float>(static_cast<signed char>(b[192 + i / 16]));
       return scale * static_cast<float>((low | high << 4) - 32);
     }
+    case TensorType::iq4_xs: {
+      const int values[] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                            1,    13,   25,  38,  53,  69,  89,  113};
+      const int s = i / 32, scale = bits_at(b + 4, s * 4, 4) | bits_at(b + 2, s * 2, 2) << 4;
+      return half_at(b) * static_cast<float>(scale - 32) *
+             static_cast<float>(values[nibble(b + 8 + s * 16, i % 32)]);
+    }
+    case TensorType::nvfp4: {
+      const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+      const int code = bits_at(b + 4 + i / 16 * 8, i % 8 * 8 + i % 16 / 8 * 4, 4);
+      const int mantissa = b[i / 16] & 7, exponent = b[i / 16] >> 3 & 15;
+      const float e4m3 = exponent == 0
+                             ? std::ldexp(static_cast<float>(mantissa), -9)
+                             : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+      const float scale = b[i / 16] == 127 ? 0.0f : e4m3;
+      return scale * (code < 8 ? numbers[code] : -numbers[code - 8]);
+    }
     default:
-      FAIL("no reference for this type");
-      return 0;
+      return element_of_codebook(type, b, i);
   }
 }
 
@@ -163,6 +256,22 @@ Bytes random_weights(std::mt19937& random, TensorType type, std::int64_t out, st
   if (type == TensorType::mxfp4) {
     for (std::size_t at = 0; at < bytes.size(); at += 17)
       bytes[at] = static_cast<unsigned char>(118 + random() % 5);
+    return bytes;
+  }
+  if (type == TensorType::nvfp4) {
+    for (std::size_t at = 0; at < bytes.size(); at += 36)
+      for (std::size_t s = 0; s < 4; ++s)
+        bytes[at + s] = static_cast<unsigned char>(8 + random() % 24);
+    return bytes;
+  }
+  if (type == TensorType::iq1_m) {  // the halves of its scale are where they can be
+    for (std::size_t at = 0; at < bytes.size(); at += 56) {
+      const std::uint16_t h = to_float16(0.02f * normal(random));
+      for (std::size_t k = 0; k < 4; ++k) {
+        unsigned char& high = bytes[at + 49 + 2 * k];
+        high = static_cast<unsigned char>((high & 15) | (h >> (4 * k) & 15) << 4);
+      }
+    }
     return bytes;
   }
   std::vector<std::int64_t> halves{0};
@@ -311,7 +420,7 @@ std::map<std::string, Record> records() {
 
 TEST_CASE("weights: every block type reads as the reference package reads it") {
   const auto all = records();
-  REQUIRE(all.size() == 17);
+  REQUIRE(all.size() == 26);
   int types = 0;
   for (const TensorType type : kTypes) {
     const auto at = all.find(name_of(type));
@@ -330,7 +439,51 @@ TEST_CASE("weights: every block type reads as the reference package reads it") {
     use_kernels(nullptr);
     REQUIRE(reference_row(type, r.blocks.data(), n) == r.numbers);
   }
-  REQUIRE(types == 14);  // all but F32
+  REQUIRE(types == 23);  // all but F32
+}
+
+TEST_CASE("weights: every entry of a codebook reads as the reference package reads it") {
+  std::ifstream file(std::string(EPISODIC_SOURCE_DIR) + "/tests/cpu/vectors/codebooks.txt");
+  std::string name, want;
+  int types = 0;
+  while (file >> name >> want) {
+    const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
+                                   [&](TensorType t) { return name_of(t) == name; });
+    REQUIRE(type != std::end(kTypes));
+    ++types;
+    // the bytes of make_vectors.py: more blocks than any codebook has entries
+    constexpr std::int64_t kBlocks = 1024;
+    const std::int64_t bytes = block_bytes(*type), elements = block_elements(*type);
+    Bytes blocks(static_cast<std::size_t>(kBlocks * bytes));
+    std::uint32_t state = 1;
+    for (unsigned char& b : blocks) {
+      state = state * 1664525u + 1013904223u;
+      b = static_cast<unsigned char>(state >> 24);
+    }
+    for (std::int64_t at = 0; at < kBlocks * bytes; at += bytes) {
+      unsigned char* block = blocks.data() + at;
+      if (*type == TensorType::iq1_m) {
+        for (int k = 0; k < 4; ++k)
+          block[49 + 2 * k] =
+              static_cast<unsigned char>((block[49 + 2 * k] & 15) | 0x2e66 >> 4 * k << 4);
+      } else {
+        block[0] = 0x66;
+        block[1] = 0x2e;
+      }
+    }
+    std::vector<float> got(static_cast<std::size_t>(kBlocks * elements));
+    for (int i = 0; const Kernels* table = available_kernels(i); ++i) {
+      use_kernels(table);
+      widen_row(*type, blocks.data(), kBlocks * elements, got.data());
+      std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+      const auto* raw = reinterpret_cast<const unsigned char*>(got.data());
+      for (std::size_t b = 0; b < 4 * got.size(); ++b) hash = (hash ^ raw[b]) * 1099511628211u;
+      INFO(name << " " << table->name);
+      REQUIRE(std::to_string(hash) == want);
+    }
+    use_kernels(nullptr);
+  }
+  REQUIRE(types == 8);
 }
 
 TEST_CASE("weights: rows of random blocks, at any address") {

@@ -42,13 +42,22 @@ enum class TensorType : std::uint8_t {
   q5_k,
   q6_k,
   iq4_nl,
-  mxfp4,  ///< of the Open Compute Project: 4-bit floats with a power of two for each 32
+  mxfp4,    ///< of the Open Compute Project: 4-bit floats with a power of two for each 32
+  iq2_xxs,  ///< those that begin with iq: groups of numbers from a codebook
+  iq2_xs,
+  iq2_s,
+  iq3_xxs,
+  iq3_s,
+  iq1_s,
+  iq1_m,
+  iq4_xs,
+  nvfp4,  ///< Nvidia's: 4-bit floats with an E4M3 for each 16
 };
 
 /// Name as in the files: "F32", "BF16", "Q4_K", ...
 const char* name_of(TensorType type);
 
-/// Elements in one block: 1 for plain types, 32 or 256 for block types.
+/// Elements in one block: 1 for plain types, 32, 64 or 256 for block types.
 std::int64_t block_elements(TensorType type);
 
 /// Bytes of one block; of one element for plain types.
