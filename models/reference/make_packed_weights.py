@@ -10,6 +10,7 @@ import pathlib
 import sys
 
 import torch
+from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
 from compressed_tensors.compressors.pack_quantized import pack_to_int32
 from safetensors.torch import save_file
 
@@ -105,6 +106,31 @@ def fp8(generator):
     return tensors
 
 
+def fp4(generator, scheme):
+    """4-bit floats: NVFP4 as compressed-tensors or as ModelOpt stores it, or MXFP4."""
+    tensors = {}
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    group = 32 if scheme == "mxfp4" else 16
+    for name, out, inner in (("a", 24, 96), ("b", 9, 64)):
+        draw = torch.randint(0, 16, (out, inner), generator=generator)
+        numbers = values[draw % 8] * torch.where(draw < 8, 1, -1)
+        weight = ".weight" if scheme == "modelopt" else ".weight_packed"
+        tensors[name + weight] = pack_fp4_to_uint8(numbers.bfloat16())
+        if scheme == "mxfp4":
+            scales = torch.randint(118, 123, (out, inner // group), generator=generator)
+            tensors[name + ".weight_scale"] = scales.to(torch.uint8)
+            full = 2.0 ** (scales - 127)
+        else:
+            scales = (torch.rand(out, inner // group, generator=generator) * 400).to(torch.float8_e4m3fn)
+            tensors[name + ".weight_scale"] = scales
+            of_all = torch.tensor([26880.0 if scheme == "nvfp4" else 3e-5])
+            tensors[name + (".weight_global_scale" if scheme == "nvfp4" else ".weight_scale_2")] = of_all
+            tensors[name + (".input_global_scale" if scheme == "nvfp4" else ".input_scale")] = torch.ones(1)
+            full = scales.float() / of_all if scheme == "nvfp4" else scales.float() * of_all
+        tensors[name + ".expected"] = numbers * full.repeat_interleave(group, 1)
+    return tensors
+
+
 def main():
     out = pathlib.Path(sys.argv[1])
     generator = torch.Generator().manual_seed(47)
@@ -114,7 +140,10 @@ def main():
             ("gptq_v2", {"quant_method": "gptq", "bits": 4, "checkpoint_format": "gptq_v2"}, gptq(generator, 4, 0)),
             ("awq", {"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True}, awq(generator)),
             ("compressed", {"quant_method": "compressed-tensors", "format": "pack-quantized"}, compressed(generator)),
-            ("fp8", {"quant_method": "fp8", "weight_block_size": [16, 32]}, fp8(generator))):
+            ("fp8", {"quant_method": "fp8", "weight_block_size": [16, 32]}, fp8(generator)),
+            ("nvfp4", {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, fp4(generator, "nvfp4")),
+            ("modelopt", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, fp4(generator, "modelopt")),
+            ("mxfp4", {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}, fp4(generator, "mxfp4"))):
         (out / name).mkdir(parents=True, exist_ok=True)
         save_file(tensors, out / name / "model.safetensors")
         (out / name / "model.safetensors").chmod(0o644)

@@ -395,8 +395,9 @@ class Writing {
     const fs::path& dir = model_.tokenizer_dir;
     std::error_code ignored;
     if (dir.empty() || !fs::exists(dir / "tokenizer.json", ignored)) {
-      if (!dir.empty() && fs::exists(dir / "tokenizer.model", ignored))
-        refuse(model_, "a tokenizer that is a tokenizer.model alone");
+      if (const fs::path other = dir.empty() ? fs::path() : text::tokenizer_file(dir);
+          !other.empty())
+        refuse(model_, fmt::format("a tokenizer that is a {} alone", other.filename().string()));
       header_.put("tokenizer.ggml.model", "no_vocab");
       return;
     }

@@ -94,10 +94,9 @@ MemoryIdentity identity_of(const OpenModel& model) {
   }
   // tokenizer_config.json decides which tokens begin and end a text
   ByteWriter tokenizer;
-  const bool json = fs::exists(model.tokenizer_dir / "tokenizer.json");
-  for (const char* name : {json ? "tokenizer.json" : "tokenizer.model", "tokenizer_config.json"})
-    if (const fs::path file = model.tokenizer_dir / name; fs::exists(file))
-      tokenizer.put(checksum(MappedFile(file).bytes()));
+  for (const fs::path& file :
+       {text::tokenizer_file(model.tokenizer_dir), model.tokenizer_dir / "tokenizer_config.json"})
+    if (fs::exists(file)) tokenizer.put(checksum(MappedFile(file).bytes()));
   // By what they change, not by their bytes: where they repeat the others, as most do, memories
   // that were made before they counted stay this model's.
   if (const std::string changes = text::changes_by_token_files(model.tokenizer_dir);

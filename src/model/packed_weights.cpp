@@ -145,6 +145,13 @@ class Unpacking {
       } else if (ends(".qweight") && method == "awq") {
         scheme_ = "AWQ";
         put_integers(stem(name, ".qweight"), awq(stem(name, ".qweight")));
+      } else if (ends(".weight_packed") && t->type == TensorType::u8) {
+        scheme_ = "compressed-tensors";
+        put_fp4(stem(name, ".weight_packed"), *t);
+      } else if (ends(".weight") && t->type == TensorType::u8 &&
+                 base_->find(stem(name, ".weight") + ".weight_scale_2")) {
+        scheme_ = "NVIDIA ModelOpt";
+        put_fp4(stem(name, ".weight"), *t);
       } else if (ends(".weight_packed")) {
         scheme_ = "compressed-tensors";
         put_integers(stem(name, ".weight_packed"), compressed(stem(name, ".weight_packed")));
@@ -162,8 +169,9 @@ class Unpacking {
     for (const std::string& stem : done_) {
       for (const char* end :
            {".qweight", ".qzeros", ".scales", ".g_idx", ".weight_packed", ".weight_scale",
-            ".weight_scale_inv", ".weight_shape", ".weight_zero_point", ".weight_g_idx",
-            ".input_scale", ".input_zero_point", ".activation_scale", ".output_scale"})
+            ".weight_scale_inv", ".weight_scale_2", ".weight_global_scale", ".weight_shape",
+            ".weight_zero_point", ".weight_g_idx", ".input_scale", ".input_global_scale",
+            ".input_zero_point", ".activation_scale", ".output_scale"})
         changed_->leave_out(stem + end);
       const StoredTensor* bias = base_->find(stem + ".bias");
       if (bias && planned.count(stem + ".bias") == 0 && all_zero(*bias))
@@ -467,10 +475,7 @@ class Unpacking {
     }
     const std::vector<float> scales = numbers_of(s);
     const std::int64_t across = (in + columns - 1) / columns;
-    const std::byte* const end = t.data + t.bytes;
-    if (std::find_if(t.data, end,
-                     [](std::byte x) { return (x & std::byte{127}) == std::byte{127}; }) != end)
-      fail(t.name, "holds NaN");
+    if (holds_nan(t)) fail(t.name, "holds NaN");
     std::vector<std::byte> bytes(static_cast<std::size_t>(out * in * 2));
     parallel_for(out, [&](std::int64_t o) {
       std::vector<float> numbers(static_cast<std::size_t>(in));
@@ -481,6 +486,68 @@ class Unpacking {
       cpu::quantize_row(TensorType::bf16, numbers.data(), in, bytes.data() + o * in * 2);
     });
     put(stem(t.name, ".weight"), TensorType::bf16, out, in, std::move(bytes));
+  }
+
+  /// 4-bit floats [out, in / 2], the first of two in the low bits. With powers of two [out, in /
+  /// 32] they are MXFP4. With E4M3s [out, in / 16] they are NVFP4, which has one more scale of all:
+  /// compressed-tensors divides by it, ModelOpt multiplies.
+  void put_fp4(const std::string& stem, const StoredTensor& q) {
+    if (q.shape.size() != 2 || q.bytes == 0)
+      fail(q.name, fmt::format("has shape [{}], and is no matrix", fmt::join(q.shape, ", ")));
+    const std::int64_t out = q.shape[0], bytes = q.shape[1], in = 2 * bytes;
+    const StoredTensor& s = need(stem + ".weight_scale", q.name);
+    if (s.type == TensorType::u8 || s.type == TensorType::f8_e8m0) {
+      require(s, s.type, {out, (in + kOfBlock - 1) / kOfBlock});
+      if (in % kOfBlock != 0) fail(q.name, fmt::format("has {} inputs, no multiple of 32", in));
+      return put(stem, TensorType::mxfp4, out, in, mxfp4_blocks(q, s));
+    }
+    constexpr std::int64_t kGroup = 16;
+    if (in % kGroup != 0) fail(q.name, fmt::format("has {} inputs, no multiple of 16", in));
+    require(s, TensorType::f8_e4m3, {out, in / kGroup});
+    const StoredTensor* divisor = base_->find(stem + ".weight_global_scale");
+    const StoredTensor& of_all = divisor ? *divisor : need(stem + ".weight_scale_2", q.name);
+    require(of_all, std::nullopt, of_all.shape);
+    const std::vector<float> one = numbers_of(of_all);
+    if (one.size() != 1 || !(one[0] > 0)) fail(of_all.name, "is no number above 0");
+    if (holds_nan(s)) fail(s.name, "holds NaN");
+    const float factor = divisor ? 1.0f / one[0] : one[0];
+    std::vector<std::byte> to(static_cast<std::size_t>(out * in * 2));
+    parallel_for(out, [&](std::int64_t o) {
+      static constexpr float kNumbers[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+      std::vector<float> numbers(static_cast<std::size_t>(in));
+      for (std::int64_t i = 0; i < in; ++i) {
+        const auto two = std::to_integer<unsigned>(q.data[o * bytes + i / 2]);
+        const unsigned code = two >> (i % 2 * 4) & 15;
+        const auto scale = std::to_integer<std::uint8_t>(s.data[o * (in / kGroup) + i / kGroup]);
+        const float x = kNumbers[code & 7] * (rules::from_fp8(scale) * factor);
+        numbers[static_cast<std::size_t>(i)] = code < 8 ? x : -x;
+      }
+      cpu::quantize_row(TensorType::bf16, numbers.data(), in, to.data() + o * in * 2);
+    });
+    put(stem, TensorType::bf16, out, in, std::move(to));
+  }
+
+  /// GGUF's blocks: a scale, then the numbers 0 to 15 in the low halves of bytes, 16 to 31 above.
+  static std::vector<std::byte> mxfp4_blocks(const StoredTensor& q, const StoredTensor& s) {
+    constexpr std::int64_t kBytes = kOfBlock / 2;
+    const std::int64_t blocks = q.bytes / kBytes, bytes = block_bytes(TensorType::mxfp4);
+    std::vector<std::byte> all(static_cast<std::size_t>(blocks * bytes));
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      std::byte* to = all.data() + b * bytes;
+      *to++ = s.data[b];
+      const auto code = [&](std::int64_t i) {
+        return std::to_integer<unsigned>(q.data[b * kBytes + i / 2]) >> (i % 2 * 4) & 15;
+      };
+      for (std::int64_t i = 0; i < kBytes; ++i)
+        to[i] = static_cast<std::byte>(code(i) | code(i + kBytes) << 4);
+    }
+    return all;
+  }
+
+  /// Of bytes of E4M3.
+  static bool holds_nan(const StoredTensor& t) {
+    return std::any_of(t.data, t.data + t.bytes,
+                       [](std::byte x) { return (x & std::byte{127}) == std::byte{127}; });
   }
 
   std::shared_ptr<const TensorSource> base_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Checkpoints whose weights were quantised by other programs: FP8 with scales, and integers of 4 or
-// 8 bits in groups (GPTQ, AWQ, compressed-tensors). They are converted when a model is opened, to
-// types that are multiplied as they are stored:
+// Checkpoints whose weights were quantised by other programs: FP8 and FP4 with scales, and integers
+// of 4 or 8 bits in groups (GPTQ, AWQ, compressed-tensors, ModelOpt). They are converted when a
+// model is opened, to types that are multiplied as they are stored:
 //
 // | stored | becomes | |
 // |---|---|---|
@@ -10,6 +10,8 @@
 // | 4 bits, other zero points | Q4_1 | its minimum, scale times zero point, is rounded to float16 |
 // | 8 bits, zero point 128 or signed | Q8_0 | as Q4_0 |
 // | FP8 (E4M3) | BF16 | each number rounded to nearest even |
+// | FP4 with a power of two for each 32 (MXFP4) | MXFP4 | the same numbers |
+// | FP4 with an E4M3 for each 16, and one scale of all (NVFP4) | BF16 | as FP8 |
 // | groups that no block of 32 fits, or in another order (desc_act) | BF16 | the same |
 //
 // Scales of activations are not read: activations are not quantised here. Torch-free.

@@ -9,6 +9,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/session/stop.hpp"
+#include "text/added_vocabulary.hpp"
 
 namespace episodic {
 
@@ -51,9 +52,7 @@ Model::Model(const fs::path& dir, const ModelOptions& options,
     : dir_(dir), options_(options), executor_(std::move(executor)) {
   require_model_dir(dir_);
   if (!executor_) throw ConfigError("Model: the executor is null");
-  std::error_code error;
-  if (is_model_file(dir_) || fs::exists(dir_ / "tokenizer.json", error) ||
-      fs::exists(dir_ / "tokenizer.model", error)) {
+  if (is_model_file(dir_) || !text::tokenizer_file(dir_).empty()) {
     try {
       tokenizer_ = load_model_tokenizer(dir_);
     } catch (const Error& e) {  // whoever has token ids needs none

@@ -94,6 +94,10 @@ TokenFiles read_token_files(const std::filesystem::path& dir);
 /// and where the tokenizer cannot be read.
 std::string changes_by_token_files(const std::filesystem::path& dir);
 
+/// The file of a directory in which a decoder's tokenizer stands: tokenizer.json before
+/// tokenizer.model before tekken.json. Empty: there is none.
+std::filesystem::path tokenizer_file(const std::filesystem::path& dir);
+
 /// Named special tokens after all files: "bos_token" and so on.
 class NamedTokens {
  public:

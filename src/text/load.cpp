@@ -10,6 +10,7 @@
 #include "episodic/text/gguf_vocabulary.hpp"
 #include "hf_tokenizer.hpp"
 #include "sentence_piece.hpp"
+#include "tekken.hpp"
 
 namespace episodic {
 namespace text {
@@ -200,8 +201,7 @@ void refuse_other_kinds(const std::filesystem::path& dir) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
     const std::filesystem::path name = entry.path().filename();
-    const bool tekken = name.string().starts_with("tekken") && name.extension() == ".json";
-    if (tekken || name == "vocab.json" || name.extension() == ".tiktoken")
+    if (name == "vocab.json" || name.extension() == ".tiktoken")
       throw FileError(fmt::format(
           "{}: tokenizers of this kind are not read; take the model's tokenizer.json, or have "
           "transformers write one: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
@@ -230,6 +230,13 @@ std::string changes_by_token_files(const std::filesystem::path& dir) {
   }
 }
 
+std::filesystem::path tokenizer_file(const std::filesystem::path& dir) {
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "tokenizer.model", kTekken})
+    if (std::filesystem::exists(dir / name, ignored)) return dir / name;
+  return {};
+}
+
 TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::json& json,
                           const IdMerges* merges) {
   return read_parts(file, json, TokenFiles{}, merges);
@@ -238,20 +245,17 @@ TokenizerParts read_parts(const std::filesystem::path& file, const nlohmann::jso
 }  // namespace text
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& model_dir) {
-  std::filesystem::path file = model_dir / "tokenizer.json";
-  const auto there = [&](const char* name) {
+  std::filesystem::path file = text::tokenizer_file(model_dir);
+  if (file.filename() == "tokenizer.model") return text::load_sentence_piece(model_dir);
+  if (file.empty()) {
     std::error_code ignored;
-    return std::filesystem::exists(model_dir / name, ignored);
-  };
-  if (!there("tokenizer.json")) {
-    if (there("tokenizer.model")) return text::load_sentence_piece(model_dir);
-    if (there(text::kBertVocabulary))
-      file = model_dir / text::kBertVocabulary;
-    else
-      text::refuse_other_kinds(model_dir);
+    const bool bert = std::filesystem::exists(model_dir / text::kBertVocabulary, ignored);
+    if (!bert) text::refuse_other_kinds(model_dir);
+    file = model_dir / (bert ? text::kBertVocabulary : "tokenizer.json");
   }
   try {
-    return std::make_unique<text::HfTokenizer>(text::read_directory(file));
+    return std::make_unique<text::HfTokenizer>(
+        file.filename() == text::kTekken ? text::read_tekken(file) : text::read_directory(file));
   } catch (const FileError&) {
     throw;
   } catch (const Error& e) {

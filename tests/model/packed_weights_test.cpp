@@ -85,7 +85,10 @@ TEST_CASE("packed weights: every scheme's numbers, in the type that holds them")
         {"d", T::bf16},
         {"e", T::bf16},
         {"g", T::q8_0}}},
-      {"fp8", {{"a", T::bf16}, {"b", T::bf16}, {"c", T::bf16}, {"d", T::bf16}}}};
+      {"fp8", {{"a", T::bf16}, {"b", T::bf16}, {"c", T::bf16}, {"d", T::bf16}}},
+      {"nvfp4", {{"a", T::bf16}, {"b", T::bf16}}},
+      {"modelopt", {{"a", T::bf16}, {"b", T::bf16}}},
+      {"mxfp4", {{"a", T::mxfp4}, {"b", T::mxfp4}}}};
   for (const auto& [scheme, matrices] : expected) {
     CAPTURE(scheme);
     const auto source = std::make_shared<const Weights>(kPacked / scheme);
@@ -216,7 +219,8 @@ TEST_CASE("packed weights: what does not fit is refused by the tensor or the key
       Packed::Tensor& t = p.tensors.at(name);
       t.shape = to;
       std::size_t n = t.type == TensorType::i32 || t.type == TensorType::f32 ? 4 : 2;
-      if (t.type == TensorType::f8_e4m3 || t.type == TensorType::i8) n = 1;
+      if (t.type == TensorType::f8_e4m3 || t.type == TensorType::i8 || t.type == TensorType::u8)
+        n = 1;
       if (t.type == TensorType::i64) n = 8;
       for (const std::int64_t d : to) n *= static_cast<std::size_t>(d);
       t.bytes.resize(n);
@@ -258,6 +262,17 @@ TEST_CASE("packed weights: what does not fit is refused by the tensor or the key
       {"compressed", drop("a.weight_scale"), {"a.weight_scale"}},
       {"compressed", shape("b.weight_zero_point", {1, 2}), {"'b.weight_zero_point'"}},
       {"compressed", shape("g.weight", {12}), {"'g.weight'", "no matrix"}},
+      {"nvfp4", drop("a.weight_scale"), {"'a.weight_packed'", "a.weight_scale"}},
+      {"nvfp4", drop("a.weight_global_scale"), {"'a.weight_packed'", "a.weight_scale_2"}},
+      {"nvfp4", shape("a.weight_packed", {24}), {"'a.weight_packed'", "no matrix"}},
+      {"nvfp4", shape("a.weight_packed", {24, 4}), {"'a.weight_packed'", "8 inputs"}},
+      {"nvfp4", shape("a.weight_scale", {24, 5}), {"'a.weight_scale'", "[24, 5]", "[24, 6]"}},
+      {"nvfp4", fill("a.weight_scale", 0xff), {"'a.weight_scale'", "NaN"}},
+      {"nvfp4", fill("a.weight_global_scale", 0), {"'a.weight_global_scale'", "above 0"}},
+      {"modelopt", drop("b.weight_scale"), {"ModelOpt", "b.weight_scale"}},
+      {"modelopt", fill("b.weight_scale_2", 0xff), {"'b.weight_scale_2'", "NaN"}},
+      {"mxfp4", shape("a.weight_scale", {24, 2}), {"'a.weight_scale'", "[24, 2]", "[24, 3]"}},
+      {"mxfp4", shape("b.weight_packed", {9, 24}), {"'b.weight_packed'", "48 inputs"}},
       {"compressed", shape("g.weight_scale", {5, 1}), {"'g.weight_scale'"}},
       {"fp8", shape("a.weight_scale_inv", {1, 2}), {"'a.weight_scale_inv' of FP8"}},
       {"fp8", say("weight_block_size", Json{0, 32}), {"weight_block_size"}},
