@@ -98,31 +98,34 @@ struct Decoder::Impl {
     return config().layers[l].mixer == Mixer::attention ? step.attended : step.mixed;
   }
 
-  /// Rows [first, first + n) of the residual stream to rows of q, k and v, or into a convolution.
+  /// Rows [first, first + n) of the residual stream to rows of q, k and v, or to what a layer
+  /// reads in their place.
   void before_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     const float* x = read_stream(w.input_norm, first, n);
-    if (spec.mixer != Mixer::attention) {
-      const Product in{&w.conv.in, x, step.mixing.from(first)};
-      return step.multiply(first, n, {&in, 1}, cut);
-    }
+    if (spec.mixer != Mixer::attention) return step.multiply_mixer(w, x, first, n, cut);
     float* q = step.q.from(first);
     float* k = step.k.from(first);
-    const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, step.v.from(first)}};
+    const Product qkv[] = {{&w.q, x, spec.output_gate ? step.gated_q.from(first) : q},
+                           {&w.k, x, k},
+                           {&w.v, x, step.v.from(first)}};
     step.multiply(first, n, qkv, cut);
-    norm_heads(w.q_norm, n, w.q.out, q);
+    if (spec.output_gate) step.take_queries(spec, first, n);
+    const std::int64_t q_width = spec.n_heads * spec.head_dim;
+    norm_heads(w.q_norm, n, q_width, q);
     norm_heads(w.k_norm, n, w.k.out, k);
     // slots scale by 1 / sqrt(head_dim)
     const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
-    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * w.q.out);
-    scale_queries(config().query_scale, step.sequences, first, n, w.q.out, q);
+    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * q_width);
+    scale_queries(config().query_scale, step.sequences, first, n, q_width, q);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
   void after_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
+    if (spec.output_gate) step.gate_attended(spec, first, n);
     add_to_stream(w.o, mixed(l).from(first), w.attended_norm, first, n, cut);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
@@ -181,7 +184,7 @@ struct Decoder::Impl {
       try {
         if (failures[i]) continue;
         if (c.layers[layer].mixer != Mixer::attention) {
-          step.convolve(weights->layers[layer].conv, layer, s, *parts[i].impl->state->recurrent());
+          step.mix(weights->layers[layer], layer, s, *parts[i].impl->state->recurrent());
           continue;
         }
         has_heads = true;

@@ -8,6 +8,7 @@
 #include "elementwise.hpp"
 #include "episodic/model/open_model.hpp"
 #include "linear.hpp"
+#include "linear_recurrence.hpp"
 #include "mixture.hpp"
 #include "short_convolution.hpp"
 
@@ -26,10 +27,11 @@ struct DecoderLayer {
   DecoderNorm q_norm, k_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
-  ShortConvolution conv;   // in place of q, k and v; the product behind it is `o`
-  Linear gate, up, down;   // gate: only of a gated network
-  Xielu xielu;             // where it is the activation
-  MixtureWeights mixture;  // in their place, where the layer is one
+  ShortConvolution conv;        // in place of q, k and v; the product behind it is `o`
+  LinearRecurrence recurrence;  // the same
+  Linear gate, up, down;        // gate: only of a gated network
+  Xielu xielu;                  // where it is the activation
+  MixtureWeights mixture;       // in their place, where the layer is one
 };
 
 struct DecoderWeights {

@@ -234,12 +234,13 @@ const Family kFamilies[] = {
      {.n_kv_heads = 8, .rope_theta = 1e6, .positions = 128000},
      lfm2,
      lfm2_layers,
-     kLfm2Names},
+     kLfm2Names,
+     lfm2_usual_keys},
 };
 
 /// The tables of all files of families.
-std::array<std::span<const Family>, 4> all_families() {
-  return {kFamilies, mixture_families(), gpt_oss_families(), dense_families()};
+std::array<std::span<const Family>, 5> all_families() {
+  return {kFamilies, mixture_families(), gpt_oss_families(), dense_families(), hybrid_families()};
 }
 
 Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {
@@ -311,7 +312,7 @@ void read_family(const JsonObject& said, ModelConfig& c) {
   c.model_type = said.string("model_type", "");
   const Family& family = family_of(said, c.model_type);
   const FamilyDefaults& d = family.defaults;
-  const JsonObject in = with_usual_rope(c.model_type == "lfm2" ? lfm2_usual_keys(said) : said, d);
+  const JsonObject in = with_usual_rope(family.usual_keys ? family.usual_keys(said) : said, d);
   read_sizes(in, d, c);
   c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
   c.pairs_moved = in.boolean(kRopeInterleaved, false) && !d.interleaved;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "episodic/model/mixture_spec.hpp"
+#include "episodic/model/recurrence_spec.hpp"
 #include "episodic/model/rope.hpp"
 #include "episodic/model/weight_roles.hpp"
 
@@ -30,7 +31,7 @@ enum class QkNorm : std::uint8_t { none, head, row };
 enum class NormPlace : std::uint8_t { before, after, both };
 
 /// What mixes the tokens of a layer.
-enum class Mixer : std::uint8_t { attention, short_convolution };
+enum class Mixer : std::uint8_t { attention, short_convolution, recurrence };
 
 /// One layer of a decoder.
 struct LayerSpec {
@@ -52,6 +53,12 @@ struct LayerSpec {
   Mixer mixer = Mixer::attention;
   std::int64_t conv_taps = 0;  ///< of a short convolution: tokens that it sees, its own the last
   bool conv_bias = false;      ///< of the convolution and of the products around it
+  RecurrenceSpec recurrence;   ///< in place of attention
+  /// What attention gives is multiplied by a sigmoid of as many numbers, which lie behind each
+  /// head's query in the rows of q.
+  bool output_gate = false;
+
+  std::int64_t q_rows() const { return (output_gate ? 2 : 1) * n_heads * head_dim; }
 
   bool operator==(const LayerSpec&) const = default;
 };
