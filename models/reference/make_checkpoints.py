@@ -206,8 +206,8 @@ CASES |= {
 }
 
 
-# sizes that no vector divides; of the matrices key and value size differ
-DELTA = dict(num_hidden_layers=4, head_dim=12, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=6,
+# sizes that no vector divides; llama.cpp knows keys and values of one size alone
+DELTA = dict(num_hidden_layers=4, head_dim=12, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=10,
              linear_value_head_dim=10, linear_conv_kernel_dim=4)
 TURNS = rope("default", 1e6, partial_rotary_factor=0.5)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=28)
@@ -216,12 +216,12 @@ MAMBA = dict(num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], m
              shared_intermediate_size=28, **{**GRANITE, "residual_multiplier": 1.7, "tie_word_embeddings": False})
 CASES |= {
     "qwen3_5": dense("qwen3_5_text", tie_word_embeddings=True, **DELTA, **TURNS),
-    # the sizes that a device does not pad, as many heads of keys as of values, biases, a long convolution
+    # the sizes that a device does not pad, as many heads of keys as of values, of other sizes, biases, a long convolution
     "qwen3_5_biases": dense("qwen3_5_text", attention_bias=True,
                             layer_types=["linear_attention", "full_attention", "linear_attention"],
                             **{**DELTA, "num_hidden_layers": 3, "hidden_size": 32, "head_dim": 16,
                                "num_attention_heads": 2, "num_key_value_heads": 1, "linear_num_key_heads": 4,
-                               "linear_conv_kernel_dim": 6}, **TURNS),
+                               "linear_key_head_dim": 6, "linear_conv_kernel_dim": 6}, **TURNS),
     # a model that sees, as its makers name its tensors
     "qwen3_5_sees": dense("qwen3_5", tie_word_embeddings=True,
                           vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4,
@@ -234,7 +234,14 @@ CASES |= {
                         **EXPERTS),
     "granite4": dense("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0, **MAMBA),
     "granite4_rope": dense("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope",
-                           mamba_proj_bias=True, **MAMBA, **rope("default", 1e4)),
+                           **MAMBA, **rope("default", 1e4)),
+    # as transformers 4 wrote it; heads that a device does not pad
+    "granite4_biases": dense("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0,
+                             old=dict(layer_types=["mamba", "attention", "mamba"], mamba_d_head="auto",
+                                      time_step_limit=None, rope_parameters=None, rope_theta=10000.0),
+                             **{**MAMBA, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
+                                "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True,
+                                "mamba_conv_bias": False}),
     "granite4_moe": dense("granitemoehybrid", as_saved=True, num_local_experts=5, num_experts_per_tok=2, **MAMBA),
 }
 
