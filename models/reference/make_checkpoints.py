@@ -221,7 +221,8 @@ CASES |= {
                             layer_types=["linear_attention", "full_attention", "linear_attention"],
                             **{**DELTA, "num_hidden_layers": 3, "hidden_size": 32, "head_dim": 16,
                                "num_attention_heads": 2, "num_key_value_heads": 1, "linear_num_key_heads": 4,
-                               "linear_key_head_dim": 6, "linear_conv_kernel_dim": 6}, **TURNS),
+                               "linear_key_head_dim": 6, "linear_conv_kernel_dim": 6},
+                            **rope("default", 1e6, partial_rotary_factor=1.0)),
     # a model that sees, as its makers name its tensors
     "qwen3_5_sees": dense("qwen3_5", tie_word_embeddings=True,
                           vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4,
