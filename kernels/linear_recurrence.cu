@@ -73,7 +73,7 @@ cudaError_t launch_recurrence(const Batch<LinearRecurrenceParams>& batch, cudaSt
   const LinearRecurrenceParams& p = batch.of[0];  // whose sizes are those of all
   const std::int64_t tokens = largest(batch, [](const LinearRecurrenceParams& of) { return of.n; });
   const std::int64_t channels = 2 * p.key_heads * p.key_dim + p.heads * p.value_dim;
-  const std::int64_t items = tokens * (channels + p.heads);
+  const std::int64_t items = tokens * channels;
   cudaError_t error =
       launch(RecurrenceInputsKernel<T>,
              blocks_for_layers((items + kRecurrenceThreads - 1) / kRecurrenceThreads, batch.n),

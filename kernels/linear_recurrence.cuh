@@ -23,50 +23,51 @@ constexpr std::size_t recurrence_shared_bytes(std::int64_t key_dim) {
   return 2 * static_cast<std::size_t>(key_dim) * sizeof(float);
 }
 
-__device__ inline float recurrent_silu(float x) { return x / (1.0f + expf(-x)); }
+/// By the quick division, as `activated` (decoder.cuh).
+__device__ inline float recurrent_sigmoid_times(float gate, float x) {
+  return __fdividef(x, 1.0f + __expf(-gate));
+}
 
 /// What the recurrence reads of each token: channels behind the convolution, decays and weights.
 template <class T>
 __global__ void __launch_bounds__(kRecurrenceThreads)
     RecurrenceInputsKernel(const Batch<LinearRecurrenceParams> batch) {
   const LinearRecurrenceParams& p = batch.of[blockIdx.y];
-  const std::int64_t values = p.heads * p.value_dim;
-  const std::int64_t channels = 2 * p.key_heads * p.key_dim + values;
-  const std::int64_t row_size = recurrent_row(p);
-  const auto width = static_cast<unsigned>(channels + p.heads);
-  const unsigned items = static_cast<unsigned>(p.n) * width;
+  const auto values = static_cast<unsigned>(p.heads * p.value_dim);
+  const unsigned channels = static_cast<unsigned>(2 * p.key_heads * p.key_dim) + values;
+  const auto row_size = static_cast<unsigned>(recurrent_row(p));
+  const auto heads = static_cast<unsigned>(p.heads), n = static_cast<unsigned>(p.n);
+  const unsigned begin = blockIdx.x * kRecurrenceThreads + threadIdx.x;
+  const unsigned stride = gridDim.x * kRecurrenceThreads;
   const std::int64_t first = *p.first_position;
-  const T* const rows = static_cast<const T*>(p.rows);
-  for (unsigned item = blockIdx.x * kRecurrenceThreads + threadIdx.x; item < items;
-       item += gridDim.x * kRecurrenceThreads) {
-    const std::int64_t c = item % width, i = item / width;
-    const auto row = [&](std::int64_t token, std::int64_t at) {
-      return widen(rows[token * row_size + at]) +
-             (p.maybe_rows_bias ? p.maybe_rows_bias[at] : 0.0f);
-    };
-    if (c < channels) {
-      float sum = p.maybe_bias ? p.maybe_bias[c] : 0.0f, own = 0.0f;
-      for (std::int64_t k = 0; k < p.taps; ++k) {
-        const std::int64_t token = i - p.taps + 1 + k, position = first + token;
-        float u = 0.0f;
-        if (token >= 0)
-          u = row(token, c);
-        else if (position >= 0)
-          u = p.ring[position % p.ring_capacity * channels + c];
-        sum += p.tap[c * p.taps + k] * u;
-        own = u;
-      }
-      p.ring[(first + i) % p.ring_capacity * channels + c] = own;
-      p.inputs[i * channels + c] = recurrent_silu(sum);
-      continue;
+  const auto row = [&](unsigned token, unsigned at) {
+    const float x = widen(static_cast<const T*>(p.rows)[token * row_size + at]);
+    return p.maybe_rows_bias ? x + p.maybe_rows_bias[at] : x;
+  };
+  for (unsigned item = begin; item < n * channels; item += stride) {
+    const unsigned c = item % channels, i = item / channels;
+    float sum = p.maybe_bias ? p.maybe_bias[c] : 0.0f, own = 0.0f;
+    for (std::int64_t k = 0; k < p.taps; ++k) {
+      const std::int64_t token = i - p.taps + 1 + k, position = first + token;
+      float u = 0.0f;
+      if (token >= 0)
+        u = row(static_cast<unsigned>(token), c);
+      else if (position >= 0)
+        u = p.ring[position % p.ring_capacity * channels + c];
+      sum += p.tap[c * p.taps + k] * u;
+      own = u;
     }
-    const std::int64_t h = c - channels, step = channels + values + h;
+    p.ring[(first + i) % p.ring_capacity * channels + c] = own;
+    p.inputs[item] = recurrent_sigmoid_times(sum, sum);
+  }
+  for (unsigned item = begin; item < n * heads; item += stride) {
+    const unsigned h = item % heads, i = item / heads, step = channels + values + h;
     const float x = row(i, step) + p.step_bias[h];
     float time = x > 20.0f ? x : log1pf(expf(x));
     if (!p.delta) time = fminf(fmaxf(time, p.least_step), p.most_step);
-    float* const weights = p.weights + i * 2 * p.heads;
+    float* const weights = p.weights + i * 2 * heads;
     weights[h] = expf(-expf(p.log_rate[h]) * time);
-    weights[p.heads + h] = p.delta ? 1.0f / (1.0f + expf(-row(i, step + p.heads))) : time;
+    weights[heads + h] = p.delta ? recurrent_sigmoid_times(row(i, step + heads), 1.0f) : time;
   }
 }
 
@@ -179,7 +180,8 @@ __global__ void __launch_bounds__(kRecurrenceNormThreads)
     const float* const bias = p.maybe_rows_bias ? p.maybe_rows_bias + channels + first : nullptr;
     const float* const norm = p.norm + (p.delta ? 0 : first);
     const auto gate = [&](std::int64_t c) {
-      return recurrent_silu(widen(row[c]) + (bias ? bias[c] : 0.0f));
+      const float z = widen(row[c]) + (bias ? bias[c] : 0.0f);
+      return recurrent_sigmoid_times(z, z);
     };
     float squares = 0.0f;
     for (std::int64_t c = threadIdx.x; c < width; c += kRecurrenceNormThreads) {

@@ -10,6 +10,7 @@
 
 #include "batch.hpp"
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/rules/host_device.hpp"
 
 namespace episodic::kernels {
 
@@ -19,7 +20,7 @@ inline constexpr std::int64_t kMostRecurrentKey = 2048;
 inline constexpr std::int64_t kRecurrentColumns = 32;
 
 /// Blocks of a head's matrix.
-constexpr std::int64_t recurrent_pieces(std::int64_t value_dim) {
+EPISODIC_HOST_DEVICE constexpr std::int64_t recurrent_pieces(std::int64_t value_dim) {
   return (value_dim + kRecurrentColumns - 1) / kRecurrentColumns;
 }
 
@@ -66,7 +67,7 @@ struct LinearRecurrenceParams {
 };
 
 /// Elements of a row of `rows`.
-constexpr std::int64_t recurrent_row(const LinearRecurrenceParams& p) {
+EPISODIC_HOST_DEVICE constexpr std::int64_t recurrent_row(const LinearRecurrenceParams& p) {
   return 2 * p.key_heads * p.key_dim + 2 * p.heads * p.value_dim + (p.delta ? 2 : 1) * p.heads;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/aligned_buffer.hpp"
 #include "base/clones.hpp"
 #include "elementwise.hpp"
 #include "episodic/base/parallel.hpp"
@@ -94,73 +95,95 @@ void weigh(const LinearRecurrence& of, float* step, float* write) {
   }
 }
 
-/// Numbers that one token's step of a matrix reads.
+/// Some columns of a head's matrix, side by side: [key_dim, kMatrixColumns]. Where they lie in the
+/// state, rows are a power of two apart, and each load would wait for the store that has its last
+/// twelve bits.
+using Columns = float[kMatrixColumns];
+
+/// Numbers that one token's step of them reads and writes.
 struct HeadToken {
-  const float *q, *k, *v;
-  float decay, write, skip;
+  const float *q, *k;
+  float decay, write;
+  Columns v, y;
 };
 
-/// Columns [0, width) of a head's matrix, rows `stride` apart, through one token that adds to them.
-EPISODIC_CLONES void step_columns(const HeadToken& of, const float* added, std::int64_t key_dim,
-                                  std::int64_t stride, std::int64_t width, const float* from,
-                                  float* to, float* y) {
-  float sum[kMatrixColumns] = {};
+/// What they say of the token's key.
+EPISODIC_CLONES void recall_columns(const float* k, std::int64_t key_dim, const Columns* rows,
+                                    float* said) {
+  Columns sum = {};
   for (std::int64_t i = 0; i < key_dim; ++i) {
-    const float *const row = from + i * stride, k = of.k[i], q = of.q[i];
-    float* const next = to + i * stride;
+    const float *const row = rows[i], by = k[i];
 #pragma omp simd
-    for (std::int64_t c = 0; c < width; ++c) {
-      const float s = of.decay * row[c] + k * added[c];
-      next[c] = s;
+    for (std::int64_t c = 0; c < kMatrixColumns; ++c) sum[c] += by * row[c];
+  }
+  std::copy_n(sum, kMatrixColumns, said);
+}
+
+/// Lets them decay, adds `added` by the token's key and reads them by its query.
+EPISODIC_CLONES void step_columns(HeadToken& of, const float* added, std::int64_t key_dim,
+                                  Columns* rows) {
+  Columns sum = {};
+  const float decay = of.decay;
+  for (std::int64_t i = 0; i < key_dim; ++i) {
+    float* const row = rows[i];
+    const float k = of.k[i], q = of.q[i];
+#pragma omp simd
+    for (std::int64_t c = 0; c < kMatrixColumns; ++c) {
+      const float s = decay * row[c] + k * added[c];
+      row[c] = s;
       sum[c] += q * s;
     }
   }
-  for (std::int64_t c = 0; c < width; ++c) y[c] = sum[c] + of.skip * of.v[c];
+  std::copy_n(sum, kMatrixColumns, of.y);
 }
 
-/// What they say of a token's key.
-EPISODIC_CLONES void recall_columns(const float* k, std::int64_t key_dim, std::int64_t stride,
-                                    std::int64_t width, const float* from, float* said) {
-  float sum[kMatrixColumns] = {};
-  for (std::int64_t i = 0; i < key_dim; ++i) {
-    const float *const row = from + i * stride, by = k[i];
-#pragma omp simd
-    for (std::int64_t c = 0; c < width; ++c) sum[c] += by * row[c];
+void step_token(bool delta, HeadToken& of, std::int64_t key_dim, Columns* rows) {
+  Columns added = {};
+  if (delta) recall_columns(of.k, key_dim, rows, added);
+  for (std::int64_t c = 0; c < kMatrixColumns; ++c)
+    added[c] = of.write * (of.v[c] - of.decay * added[c]);
+  step_columns(of, added, key_dim, rows);
+}
+
+/// A head's columns [first, first + width) through all tokens.
+void run_columns(const LinearRecurrence& of, std::int64_t h, std::int64_t first, std::int64_t width,
+                 std::int64_t n, const RecurrenceRows& rows, const float* before, float* after) {
+  const RecurrenceSpec& s = of.spec;
+  const std::int64_t at = h * s.key_dim * s.value_dim + first;
+  const std::int64_t key = s.key_head(h) * s.key_dim, value = h * s.value_dim + first;
+  AlignedBuffer memory;
+  auto* const columns = reinterpret_cast<Columns*>(memory.floats(s.key_dim * kMatrixColumns));
+  for (std::int64_t i = 0; i < s.key_dim; ++i) {
+    std::fill_n(columns[i], kMatrixColumns, 0.0f);
+    std::copy_n(before + at + i * s.value_dim, width, columns[i]);
   }
-  std::copy_n(sum, width, said);
-}
-
-/// One token's step of them.
-void step_matrix(bool delta, const HeadToken& of, std::int64_t key_dim, std::int64_t stride,
-                 std::int64_t width, const float* from, float* to, float* y) {
-  float added[kMatrixColumns] = {};
-  if (delta) recall_columns(of.k, key_dim, stride, width, from, added);
-  for (std::int64_t c = 0; c < width; ++c) added[c] = of.write * (of.v[c] - of.decay * added[c]);
-  step_columns(of, added, key_dim, stride, width, from, to, y);
+  const float skip = of.skip.empty() ? 0.0f : of.skip[static_cast<std::size_t>(h)];
+  for (std::int64_t t = 0; t < n; ++t) {
+    const float* const row = rows.in + t * s.channels();
+    HeadToken token{row + s.first_query() + key,
+                    row + s.first_key() + key,
+                    rows.step[t * s.heads + h],
+                    rows.write[t * s.heads + h],
+                    {},
+                    {}};
+    std::copy_n(row + s.first_value() + value, width, token.v);
+    step_token(s.delta(), token, s.key_dim, columns);
+    float* const y = rows.out + t * s.values() + value;
+    for (std::int64_t c = 0; c < width; ++c) y[c] = token.y[c] + skip * token.v[c];
+  }
+  for (std::int64_t i = 0; i < s.key_dim; ++i)
+    std::copy_n(columns[i], width, after + at + i * s.value_dim);
 }
 
 /// Every head's matrix through all tokens, some columns at a time: they do not meet.
 void run_matrices(const LinearRecurrence& of, std::int64_t n, const RecurrenceRows& rows,
                   const float* before, float* after) {
-  const RecurrenceSpec& s = of.spec;
-  const std::int64_t pieces = (s.value_dim + kMatrixColumns - 1) / kMatrixColumns;
-  parallel_for(s.heads * pieces, [&](std::int64_t part) {
-    const std::int64_t h = part / pieces, column = part % pieces * kMatrixColumns;
-    const std::int64_t width = std::min(kMatrixColumns, s.value_dim - column);
-    const std::int64_t at = h * s.key_dim * s.value_dim + column;
-    const std::int64_t key = s.key_head(h) * s.key_dim, value = h * s.value_dim + column;
-    for (std::int64_t t = 0; t < n; ++t) {
-      const float* const row = rows.in + t * s.channels();
-      const HeadToken token{row + s.first_query() + key,
-                            row + s.first_key() + key,
-                            row + s.first_value() + value,
-                            rows.step[t * s.heads + h],
-                            rows.write[t * s.heads + h],
-                            of.skip.empty() ? 0.0f : of.skip[static_cast<std::size_t>(h)]};
-      const float* const from = (t == 0 ? before : after) + at;
-      float* const y = rows.out + t * s.values() + value;
-      step_matrix(s.delta(), token, s.key_dim, s.value_dim, width, from, after + at, y);
-    }
+  const std::int64_t width = of.spec.value_dim;
+  const std::int64_t pieces = (width + kMatrixColumns - 1) / kMatrixColumns;
+  parallel_for(of.spec.heads * pieces, [&](std::int64_t part) {
+    const std::int64_t first = part % pieces * kMatrixColumns;
+    run_columns(of, part / pieces, first, std::min(kMatrixColumns, width - first), n, rows, before,
+                after);
   });
 }
 

@@ -274,9 +274,9 @@ TEST_CASE("gate_rows is float64's, with and without a bias") {
         std::vector<float> gate = episodic_test::normal_floats(kRows * w, random, 3.0f);
         gate[0] = 60.0f;  // where exponentials overflow
         gate[w] = -60.0f;
-        const std::vector<float> x = episodic_test::normal_floats(kRows * w, random);
+        std::vector<float> x = episodic_test::normal_floats(kRows * w, random);
         const std::vector<float> bias = episodic_test::normal_floats(w, random);
-        std::vector<unsigned char> x_as_stored = episodic_test::stored(x, dtype);
+        const std::vector<unsigned char> x_as_stored = episodic_test::stored(x, dtype);
         const std::vector<unsigned char> gate_as_stored = episodic_test::stored(gate, dtype);
         const std::vector<float> rounded = episodic_test::floats(x_as_stored, dtype),
                                  gates = episodic_test::floats(gate_as_stored, dtype);
