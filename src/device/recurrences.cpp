@@ -83,7 +83,7 @@ int Recurrences::slot_of(const Layer& layer, const std::int64_t* tags, std::int6
 
 std::vector<float> Recurrences::copy_matrices(std::int64_t tokens, cudaStream_t stream) const {
   std::vector<float> copied;
-  if (tokens == 0) return copied;  // there are none yet
+  if (layers_.empty() || tokens == 0) return copied;  // there are none, or none yet
   std::vector<std::int64_t> tags;
   std::int64_t floats = 0, at = 0;
   for (const Layer& layer : layers_) {
@@ -115,7 +115,7 @@ std::vector<float> Recurrences::copy_matrices(std::int64_t tokens, cudaStream_t 
 
 void Recurrences::put_matrices(const std::vector<float>& copied, std::int64_t tokens,
                                cudaStream_t stream) const {
-  if (tokens == 0) return;  // none are read
+  if (layers_.empty() || tokens == 0) return;  // none are read
   const float* from = copied.data();
   std::vector<std::vector<std::int64_t>> tags;  // until they are copied
   for (const Layer& layer : layers_) {

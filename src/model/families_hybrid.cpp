@@ -11,8 +11,9 @@
 namespace episodic {
 namespace {
 
-constexpr std::int64_t kMostConvolved = 256;                 // tokens
-constexpr std::int64_t kMostFloats = std::int64_t{1} << 26;  // of a layer and sequence
+constexpr std::int64_t kMostConvolved = 256;                      // tokens
+constexpr std::int64_t kMostFloatsOfAll = std::int64_t{1} << 29;  // of all layers
+constexpr std::int64_t kMostFloats = std::int64_t{1} << 26;       // of a layer and sequence
 
 // -- what they share --
 
@@ -52,6 +53,13 @@ void part_layers(const JsonObject& in, const char* key, const std::vector<bool>&
     in.fail(key, "names no layer of full attention, which a memory would serve");
   if (c.layers.front().activation != Activation::silu)
     in.unsupported("hidden_act", in.string("hidden_act", ""), "silu, swish");
+  const std::int64_t recurrent = std::count(attends.begin(), attends.end(), false);
+  if (recurrent > kMostFloatsOfAll / c.layers.front().recurrence.floats())
+    in.fail(
+        "num_hidden_layers",
+        fmt::format("= {}: {} layers that carry {} numbers each are more than the {} that a "
+                    "model may carry",
+                    c.n_layers, recurrent, c.layers.front().recurrence.floats(), kMostFloatsOfAll));
   for (std::size_t l = 0; l < attends.size(); ++l) {
     LayerSpec& layer = c.layers[l];
     if (attends[l]) {

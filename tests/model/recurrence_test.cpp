@@ -294,6 +294,10 @@ TEST_CASE("recurrence: settings of Qwen3.5 that make no sense are refused by key
   refuses(with(with(with(qwen(), "linear_num_value_heads", 64), "linear_value_head_dim", 1 << 12),
                "linear_key_head_dim", 1 << 12),
           "linear_key_head_dim = 4096 times 64 heads");
+  Json many = with(with(qwen(), "linear_num_value_heads", 64), "linear_value_head_dim", 1 << 10);
+  many["linear_key_head_dim"] = 1 << 9;
+  parse(many);
+  refuses(with(many, "num_hidden_layers", 64), "num_hidden_layers = 64: 48 layers");
   refuses(with(qwen(), "hidden_act", "gelu_pytorch_tanh"), "hidden_act");
   refuses(with(qwen(), "attention_bias", 1), "attention_bias");
   Json mixed = with(qwen(), "model_type", "qwen3_5_moe_text");
@@ -317,6 +321,16 @@ TEST_CASE("recurrence: the settings of Granite 4") {
   Json blocks = without(granite(), "layer_types");
   blocks["layers_block_type"] = {"mamba", "attention", "mamba"};
   REQUIRE(parse(blocks).layers == c.layers);
+  // infinity as Python writes it
+  std::string text = granite().dump();
+  const std::string tagged = R"({"__float__":"Infinity"})";
+  text.replace(text.find(tagged), tagged.size(), "Infinity");
+  REQUIRE(parse_model_config(text, "", "dir").layers == c.layers);
+  // Granite 4 micro has attention alone
+  const ModelConfig micro =
+      parse(with(granite(), "layer_types", {"attention", "attention", "attention"}));
+  REQUIRE(!has_recurrent_layers(micro));
+  REQUIRE(micro.memory_layers().size() == 3);
   const ModelConfig mixed = parse(with(granite(), "num_local_experts", 4));
   REQUIRE(mixed.has_mixture());
   REQUIRE(mixed.layers[2].mixture.shared_width == 28);
