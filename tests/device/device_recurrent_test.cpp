@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "device/recurrences.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "episodic/model/patch.hpp"
@@ -54,8 +56,10 @@ void near(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("recurrent state on the device: snapshots have it however far the model went on") {
   EPISODIC_NEEDS_DEVICE();
-  for (const char* name : {"lfm2", "lfm2_biases", "qwen3_5", "granite4", "qwen3_5_biases"})
-    for (const std::int64_t chunk : {1, 4, 16}) {
+  const std::vector<std::pair<const char*, std::vector<std::int64_t>>> cases{
+      {"lfm2", {1, 4, 16}}, {"lfm2_biases", {1, 4, 16}}, {"qwen3_5", {4}}, {"granite4", {1}}};
+  for (const auto& [name, chunks] : cases)
+    for (const std::int64_t chunk : chunks) {
       INFO(name << ", chunk " << chunk);
       DeviceDecoder model = DeviceDecoder::load(family_checkpoint(name)),
                     straight = model.share_weights();
@@ -189,6 +193,17 @@ TEST_CASE("recurrent state on the device: a kept memory goes from host to device
   Decoder host = Decoder::load(dir);
   patch(host, kept);
   near(read(host, all.subspan(83), 8), at_120);
+}
+
+TEST_CASE("recurrent state on the device: heads that no kernel has are refused by name") {
+  ModelConfig config = load_model_config(family_checkpoint("qwen3_5"));
+  const std::vector<std::int64_t> layers{0, 1, 2};
+  const device::Recurrences known(config, layers, 4);
+  REQUIRE(known.params(2, 3, nullptr).key_dim == 10);
+  REQUIRE_THROWS_AS(known.params(3, 3, nullptr), DataError);  // which attends
+  config.layers[1].recurrence.key_dim = 4096;
+  REQUIRE(mentions(refusal<ConfigError>([&] { device::Recurrences(config, layers, 4); }),
+                   "recurrent heads of 4096 key channels, at most 2048"));
 }
 
 }  // namespace device_recurrent_test
