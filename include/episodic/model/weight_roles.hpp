@@ -194,12 +194,6 @@ constexpr bool is_rounded(WeightRole role) {
          role != WeightRole::mix_write;
 }
 
-/// Whether the name of its tensor stands alone, without ".weight".
-constexpr bool is_named_alone(WeightRole role) {
-  return role == WeightRole::sink_logits || role == WeightRole::mix_rate ||
-         role == WeightRole::mix_step_bias || role == WeightRole::mix_skip;
-}
-
 namespace detail {
 constexpr bool roles_in_order() {
   for (std::size_t i = 0; i < kWeightRoles.size(); ++i)
