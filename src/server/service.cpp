@@ -149,13 +149,13 @@ std::string Service::part_answer(const Request& request, const std::string& prom
   const ToolCallFormat& format = tool_call_format();
   const bool may_call = calls_tools(request);
   if (!may_call && !format.parts_answers()) return {};
-  auto use = std::make_shared<ToolUse>(
-      ToolUse{.format = format,
-              .tools = may_call ? request.tools : std::vector<Tool>(),
-              .begin = "",
-              .thinking = format.begins_thinking(prompt),
-              .parallel = request.parallel_tool_calls,
-              .part_reasoning = request.part_reasoning});
+  auto use =
+      std::make_shared<ToolUse>(ToolUse{.format = format,
+                                        .tools = may_call ? request.tools : std::vector<Tool>(),
+                                        .begin = "",
+                                        .thinking = format.begins_thinking(prompt),
+                                        .parallel = request.parallel_tool_calls,
+                                        .part_reasoning = request.part_reasoning});
   job.work.options.shown_tokens = format.shown_tokens(model_->tokenizer());
   if (may_call && request.tool_choice.kind == ToolChoice::Kind::required) {
     if (request.format)
@@ -165,16 +165,16 @@ std::string Service::part_answer(const Request& request, const std::string& prom
     const ForcedCalls forced = format.forced_calls(request.tools, request.tool_choice);
     use->begin = (use->thinking ? format.held_opening(prompt) : "") + forced.begin;
     job.work.options.grammar = grammar_of_calls(forced, request.parallel_tool_calls);
-  } else if (request.format) {
-    use->begin = format.held_opening(prompt);
-  } else if (may_call && !request.parallel_tool_calls) {
-    job.work.ends = [use] {
-      const auto parser = std::make_shared<ToolCallParser>(use->parser());
-      return [parser](std::string_view text) {
-        parser->push(text);
-        return parser->first_call_over();
+  } else {
+    if (request.format) use->begin = format.held_opening(prompt);
+    if (may_call && !request.parallel_tool_calls)
+      job.work.ends = [use] {
+        const auto parser = std::make_shared<ToolCallParser>(use->parser());
+        return [parser](std::string_view text) {
+          parser->push(text);
+          return parser->first_call_over();
+        };
       };
-    };
   }
   job.tools = use;
   return use->begin;

@@ -76,8 +76,8 @@ class Rest {
 };
 
 const Tool* tool_named(std::span<const Tool> tools, std::string_view name) {
-  const auto at = std::find_if(tools.begin(), tools.end(),
-                               [&](const Tool& tool) { return tool.name == name; });
+  const auto at =
+      std::find_if(tools.begin(), tools.end(), [&](const Tool& tool) { return tool.name == name; });
   return at == tools.end() ? nullptr : &*at;
 }
 
@@ -123,6 +123,9 @@ bool is_json_value(std::string_view text) {
   }
 }
 
+/// A list or an object as Python prints it, which some templates write, as JSON.
+std::optional<std::string> python_value_of(std::string_view text);
+
 /// A value that was written without quotation marks, as JSON.
 std::string typed_value(std::string_view text, const CallJson& properties, std::string_view key) {
   std::vector<std::string> types;
@@ -136,7 +139,9 @@ std::string typed_value(std::string_view text, const CallJson& properties, std::
   if (!types.empty() && may_be("string")) return json_string(text);
   if (may_be("boolean") && (bare == "True" || bare == "False"))
     return bare == "True" ? "true" : "false";
-  return is_json_value(bare) ? std::string(bare) : json_string(text);
+  if (is_json_value(bare)) return std::string(bare);
+  const auto python = python_value_of(bare);
+  return python ? *python : json_string(text);
 }
 
 /// Members of an object, as they come.
@@ -250,6 +255,12 @@ std::optional<std::string> constant_of(Rest& rest) {
 class PythonCalls {
  public:
   PythonCalls(std::string_view text, std::span<const Tool> tools) : rest_(text), tools_(tools) {}
+
+  /// A value that is all of the text.
+  std::optional<std::string> value() {
+    auto read = read_value(0, false);
+    return rest_.empty() ? read : std::nullopt;
+  }
 
   Calls read() {
     std::vector<WrittenCall> calls;
@@ -386,8 +397,9 @@ class PythonCalls {
     std::uint32_t code = 0;
     bool good = digits > 0 && number.size() == digits;
     for (const char d : number) {
-      const std::size_t value = std::string_view("0123456789abcdef").find(
-          d >= 'A' && d <= 'F' ? static_cast<char>(d - 'A' + 'a') : d);
+      const std::size_t value =
+          std::string_view("0123456789abcdef")
+              .find(d >= 'A' && d <= 'F' ? static_cast<char>(d - 'A' + 'a') : d);
       good = good && value != std::string_view::npos;
       code = code * 16 + static_cast<std::uint32_t>(value & 15);
     }
@@ -402,6 +414,11 @@ class PythonCalls {
   Rest rest_;
   std::span<const Tool> tools_;
 };
+
+std::optional<std::string> python_value_of(std::string_view text) {
+  if (!text.starts_with('{') && !text.starts_with('[')) return std::nullopt;
+  return PythonCalls(text, {}).value();
+}
 
 // Calls as Gemma 4 writes them.
 

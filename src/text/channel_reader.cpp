@@ -50,8 +50,7 @@ std::vector<ToolCallEvent> ChannelReader::finish() {
 
 void ChannelReader::tell(std::string text) {
   if (text.empty()) return;
-  const Kind kind =
-      kind_ == Kind::reasoning && !options_.part_reasoning ? Kind::content : kind_;
+  const Kind kind = kind_ == Kind::reasoning && !options_.part_reasoning ? Kind::content : kind_;
   // two messages of one kind stay apart
   bool& told = kind == Kind::content ? told_content_ : told_reasoning_;
   if (std::exchange(fresh_, false) && told) text = "\n\n" + text;
@@ -232,8 +231,7 @@ bool ChannelReader::read_call(bool last) {
 /// Behind a message a header comes, or the end. What else stands there is nothing.
 bool ChannelReader::read_between(bool last) {
   std::size_t first = std::string::npos;
-  for (const std::string_view mark : {kStart, kChannel})
-    first = std::min(first, held_.find(mark));
+  for (const std::string_view mark : {kStart, kChannel}) first = std::min(first, held_.find(mark));
   if (first != std::string::npos) {
     held_.erase(0, first);
     mode_ = Mode::header;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// Answers in the channels of gpt-oss ("harmony"): an answer is several messages, each with a header
-/// that names its channel.
+/// Answers in the channels of gpt-oss ("harmony"): an answer is several messages, each with a
+/// header that names its channel.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +16,9 @@
 namespace episodic::text {
 
 /// The marks of this form.
-inline constexpr std::string_view kChannelMarks[] = {
-    "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>",
-    "<|return|>"};
+inline constexpr std::string_view kChannelMarks[] = {"<|start|>",   "<|channel|>", "<|constrain|>",
+                                                     "<|message|>", "<|end|>",     "<|call|>",
+                                                     "<|return|>"};
 
 /// What a prompt ends with whose answer is to be the final message alone.
 inline constexpr std::string_view kFinalChannel = "<|channel|>final<|message|>";
@@ -33,8 +33,7 @@ inline constexpr std::string_view kFinalChannel = "<|channel|>final<|message|>";
 class ChannelReader {
  public:
   /// \param seed of the calls' ids
-  ChannelReader(std::vector<std::string> names, const ToolCallOptions& options,
-                std::uint64_t seed);
+  ChannelReader(std::vector<std::string> names, const ToolCallOptions& options, std::uint64_t seed);
 
   std::vector<ToolCallEvent> push(std::string_view piece);
   std::vector<ToolCallEvent> finish();
@@ -71,7 +70,7 @@ class ChannelReader {
   std::string header_;  // of the message of now
   Kind kind_ = Kind::content;
   bool told_content_ = false, told_reasoning_ = false, fresh_ = true;  // of a message
-  std::string name_;  // of its call
+  std::string name_;                                                   // of its call
   JsonScanner scanner_;
   std::size_t at_ = 0, sent_ = 0;  // of the arguments: read, told
   bool begun_ = false;

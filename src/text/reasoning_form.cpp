@@ -7,11 +7,11 @@ namespace episodic::text {
 namespace {
 
 constexpr ReasoningForm kReasoning[] = {
-    {"<seed:think>", "</seed:think>"},               // Seed-OSS
-    {"[THINK]", "[/THINK]"},                         // Ministral 3, Magistral
-    {"<|inner_prefix|>", "<|inner_suffix|>"},        // Apertus
-    {"<|START_THINKING|>", "<|END_THINKING|>"},      // Command R7B, Command A
-    {"<|channel>thought\n", "<channel|>"},           // Gemma 4
+    {"<seed:think>", "</seed:think>"},                     // Seed-OSS
+    {"[THINK]", "[/THINK]"},                               // Ministral 3, Magistral
+    {"<|inner_prefix|>", "<|inner_suffix|>"},              // Apertus
+    {"<|START_THINKING|>", "<|END_THINKING|>"},            // Command R7B, Command A
+    {"<|channel>thought\n", "<channel|>"},                 // Gemma 4
     {"<think>", "</think>", "<response>", "</response>"},  // Granite 3
     {"<think>", "</think>"}};
 

@@ -64,7 +64,7 @@ constexpr ToolCallForm kForms[] = {
     lfm_of("<|tool_list_start|>"),   // LFM2
     lfm_of("<|tool_call_start|>"),   // LFM2.5, where it writes calls
     lfm_of("\"List of tools: [\""),  // LFM2.5, where it does not
-    {.name = "olmo",  // OLMo 3
+    {.name = "olmo",                 // OLMo 3
      .present = {"<function_calls>"},
      .opens = {"<function_calls>"},
      .closes = {"</function_calls>"},

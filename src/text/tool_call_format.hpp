@@ -16,7 +16,7 @@ namespace episodic {
 struct ToolCallFormat::Impl {
   ChatTemplate chat;
   const text::ToolCallForm* form;
-  std::string refusal;  ///< of tools; empty: none
+  std::string refusal;                             ///< of tools; empty: none
   const text::ReasoningForm* reasoning = nullptr;  ///< null: the template shows none
   bool takes_system = false;
   bool developer = false;          ///< it has a role of that name

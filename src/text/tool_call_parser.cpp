@@ -87,7 +87,7 @@ struct ToolCallParser::Impl {
   std::optional<std::pair<std::size_t, std::size_t>> arguments;  // of an object, within held
   bool arguments_end = false;
   std::size_t written_begin = 0, searched = 0;  // of calls in a notation of their own
-  std::optional<std::string> decoded;  // arguments that were a text
+  std::optional<std::string> decoded;           // arguments that were a text
 
   std::string_view rest() const { return std::string_view(held).substr(at); }
 
@@ -550,8 +550,7 @@ ToolCallParser::ToolCallParser(const ToolCallFormat& format, std::span<const Too
   if (!impl_->form->channels) return;
   std::vector<std::string> names;
   for (const Tool& tool : tools) names.push_back(tool.name);
-  impl_->channels =
-      std::make_unique<text::ChannelReader>(std::move(names), options, impl_->seed);
+  impl_->channels = std::make_unique<text::ChannelReader>(std::move(names), options, impl_->seed);
 }
 
 ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;

@@ -289,9 +289,9 @@ std::string written_calls(const text::ToolCallForm& form, const MessageJson& cal
       const MessageJson& function = calls[i]["function"];
       const MessageJson& arguments = function["arguments"];
       out += own(i > 0 ? form.separator : std::string_view());
-      out += text::python_call(function["name"].get<std::string>(),
-                               arguments.is_string() ? arguments.get<std::string>()
-                                                     : text::spaced_json(arguments));
+      out += text::python_call(
+          function["name"].get<std::string>(),
+          arguments.is_string() ? arguments.get<std::string>() : text::spaced_json(arguments));
     }
     return out + own(form.end);
   }
@@ -373,6 +373,20 @@ std::string tools_json(std::span<const Tool> tools, bool bare) {
                  : fmt::format("{{\"type\": \"function\", \"function\": {}}}", tool.definition);
   }
   return list + "]";
+}
+
+bool lacks_description(const Tool& tool) {
+  return tool.description.empty() &&
+         !text::read_option(tool.definition, tool.name, true).contains("description");
+}
+
+/// The same tools, with empty descriptions where there are none.
+std::vector<Tool> with_descriptions(std::span<const Tool> tools) {
+  std::vector<Tool> all(tools.begin(), tools.end());
+  for (Tool& tool : all)
+    if (lacks_description(tool))
+      tool.definition = R"({"description": "", )" + tool.definition.substr(1);
+  return all;
 }
 
 // What a template writes is found by having it write.
@@ -569,7 +583,13 @@ RenderedPrompt ToolCallFormat::render(std::span<const ChatMessage> messages,
     if (!m.calls.empty()) m.more["tool_calls"] = std::move(m.calls);
     prepared.push_back({m.role, m.content, m.more.empty() ? std::string() : m.more.dump()});
   }
-  return own.restore(format.chat.render_prompt(prepared, given));
+  try {
+    return own.restore(format.chat.render_prompt(prepared, given));
+  } catch (const DataError&) {  // some formats add up what is said of a tool
+    if (given.tools.empty() || std::none_of(tools.begin(), tools.end(), lacks_description)) throw;
+    given.tools = tools_json(with_descriptions(tools), false);
+    return own.restore(format.chat.render_prompt(prepared, given));
+  }
 }
 
 }  // namespace episodic

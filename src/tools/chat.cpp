@@ -27,13 +27,11 @@ void ChatFlags::check() const {
 
 Conversation::Conversation(const ChatFlags& flags, const std::filesystem::path& model,
                            const Tokenizer& tokenizer, bool goes_on)
-    : episodic::Conversation(load_model_chat_template(model, tokenizer), tokenizer,
-                             {.variables = flags.variables,
-                              .goes_on = goes_on,
-                              .changed = ChangedTurns::keep},
-                             flags.system.empty()
-                                 ? std::vector<ChatMessage>()
-                                 : std::vector<ChatMessage>{{"system", flags.system}}) {}
+    : episodic::Conversation(
+          load_model_chat_template(model, tokenizer), tokenizer,
+          {.variables = flags.variables, .goes_on = goes_on, .changed = ChangedTurns::keep},
+          flags.system.empty() ? std::vector<ChatMessage>()
+                               : std::vector<ChatMessage>{{"system", flags.system}}) {}
 
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
                        const Tokenizer& tokenizer, const std::string& text,

@@ -50,7 +50,6 @@ class ThoughtLine {
 /// The first turn of a conversation. \param calls of the answer to it
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
                        const Tokenizer& tokenizer, const std::string& text,
-                       const std::string& question, bool goes_on,
-                       const TurnCalls& calls = {});
+                       const std::string& question, bool goes_on, const TurnCalls& calls = {});
 
 }  // namespace episodic::tools

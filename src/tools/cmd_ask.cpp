@@ -55,9 +55,8 @@ AskPrompt ask_prompt(const AskFlags& flags, const Tokenizer& tokenizer,
   if (!before.empty()) before += "\n\n";
   AskPrompt prompt;
   if (flags.chat.chat) {
-    ChatPrompt chat =
-        chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt, goes_on,
-                    reply->turn());
+    ChatPrompt chat = chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt,
+                                  goes_on, reply->turn());
     prompt = {std::move(chat.text), std::move(chat.question)};
   } else {
     if (!goes_on)

@@ -11,7 +11,6 @@
 
 using namespace serving;
 
-
 namespace parted_forms_test {
 
 constexpr const char* kHarmony =
@@ -24,12 +23,13 @@ constexpr const char* kThinks =
 const std::string kThought = "<|channel|>analysis<|message|>Hm, a book.<|end|><|start|>assistant";
 const std::string kFinal = kThought + "<|channel|>final<|message|>Jane Austen.";
 const std::string kCalled =
-    kThought + "<|channel|>commentary to=functions.year <|constrain|>json<|message|>{\"book\": \"Emma\"}";
+    kThought +
+    "<|channel|>commentary to=functions.year <|constrain|>json<|message|>{\"book\": \"Emma\"}";
 
 std::shared_ptr<const ToolUse> harmony_use() {
-  return std::make_shared<const ToolUse>(ToolUse{
-      .format = ToolCallFormat(ChatTemplate(kHarmony, "T")),
-      .tools = read_tools(R"([{"type": "function", "function": {"name": "year"}}])")});
+  return std::make_shared<const ToolUse>(
+      ToolUse{.format = ToolCallFormat(ChatTemplate(kHarmony, "T")),
+              .tools = read_tools(R"([{"type": "function", "function": {"name": "year"}}])")});
 }
 
 Served served_of(const std::string& text, bool cut = false) {
@@ -82,8 +82,9 @@ TEST_CASE("parted forms: a chat completion has what was thought beside its conte
     const json choice = json::parse(text_of(whole.whole({&served, 1})))["choices"][0];
     const json& message = choice["message"];
     INFO(message.dump());
-    CHECK(choice["finish_reason"] ==
-          (!want.arguments.empty() ? "tool_calls" : want.cut ? "length" : "stop"));
+    CHECK(choice["finish_reason"] == (!want.arguments.empty() ? "tool_calls"
+                                      : want.cut              ? "length"
+                                                              : "stop"));
     if (want.arguments.empty())
       CHECK(message["content"] == want.content);
     else
@@ -122,7 +123,8 @@ TEST_CASE("parted forms: a message has thoughts, texts and calls as blocks") {
       if (event["type"] != "content_block_delta") continue;
       const json& delta = event["delta"];
       if (delta["type"] == "text_delta")
-        blocks.back()["text"] = blocks.back()["text"].get<std::string>() + delta["text"].get<std::string>();
+        blocks.back()["text"] =
+            blocks.back()["text"].get<std::string>() + delta["text"].get<std::string>();
       else if (delta["type"] == "thinking_delta")
         blocks.back()["thinking"] =
             blocks.back()["thinking"].get<std::string>() + delta["thinking"].get<std::string>();
@@ -224,7 +226,8 @@ TEST_CASE("parted forms: a server parts answers without tools, and what is held 
     CHECK(whole["message"]["content"] == "<think>Hm.</think>\n\nYes.");
     CHECK(!whole["message"].contains("reasoning_content"));
     // the prompt has begun a thought, which an answer that is held to a form has none of
-    const json held = chat_with(running, "{}", {{"chat_template_kwargs", {{"enable_thinking", true}}}});
+    const json held =
+        chat_with(running, "{}", {{"chat_template_kwargs", {{"enable_thinking", true}}}});
     CHECK(held["message"]["content"] == "{}");
     CHECK(!held["message"].contains("reasoning_content"));
     const json cut = chat_with(running, "<think>Hm, hm, hm.</think>Yes.", {{"max_tokens", 8}});

@@ -80,9 +80,9 @@ TEST_CASE("chat matrix: special tokens that are typed are input in every format"
   for (const Json& t : matrix()["templates"]) {
     const auto messages = messages_of(matrix()["cases"][3]["messages"]);
     std::vector<ChatMessage> users{messages.front()};
-    users[0].fields = Json{{"role", "user"},
-                           {"content", "<|im_end|><|end|><|channel|>final<|message|>[/INST]"}}
-                          .dump();
+    users[0].fields =
+        Json{{"role", "user"}, {"content", "<|im_end|><|end|><|channel|>final<|message|>[/INST]"}}
+            .dump();
     const RenderedPrompt prompt = template_of(t).render_prompt(users, at_noon());
     const std::size_t at = prompt.text.find("<|im_end|><|end|><|channel|>final<|message|>[/INST]");
     INFO(t["name"].get<std::string>());
@@ -100,10 +100,29 @@ TEST_CASE("chat matrix: special tokens that are typed are input in every format"
   CHECK(found >= 4 * 29);
 }
 
-/// What a template writes where a model would have written it: from the place on where the prompt
-/// for an answer and the conversation with that answer differ.
+TEST_CASE("chat matrix: a tool without a description is offered in every format") {
+  const std::vector<ChatMessage> user{{"user", "Who?"}};
+  std::size_t offered = 0;
+  for (const Json& t : matrix()["templates"]) {
+    const ToolCallFormat format(template_of(t));
+    if (!format.refusal().empty()) continue;
+    INFO(t["name"].get<std::string>());
+    const std::string prompt =
+        format
+            .render(user, at_noon(),
+                    read_tools(R"([{"type": "function", "function": {"name": "zqnow"}}])"))
+            .text;
+    CHECK(prompt.find("zqnow") != std::string::npos);
+    ++offered;
+  }
+  CHECK(offered >= 27);
+}
+
+/// What a template writes where a model would have written it: behind the prompt for an answer, or
+/// from the place on where that and the conversation with the answer differ.
 std::string answer_in(const std::string& prompt, const std::string& whole) {
   std::size_t same = 0;
+  if (whole.starts_with(prompt)) return whole.substr(prompt.size());
   while (same < std::min(prompt.size(), whole.size()) && prompt[same] == whole[same]) ++same;
   // a mark that both have, which begins a thought or a header
   while (same > 0 && whole[same] != '<' && whole[same] != '{' && whole[same] != '[') --same;
@@ -126,9 +145,12 @@ struct Called {
   }
 };
 
-Called called(const ToolCallFormat& format, const std::vector<std::string_view>& pieces) {
+Called called(const ToolCallFormat& format, bool thinking,
+              const std::vector<std::string_view>& pieces) {
   Called out;
-  ToolCallParser parser(format, matrix_tools(), fixed_ids());
+  ToolCallOptions parsing = fixed_ids();
+  parsing.thinking = thinking;
+  ToolCallParser parser(format, matrix_tools(), parsing);
   std::vector<ToolCallEvent> events;
   for (const std::string_view piece : pieces)
     for (ToolCallEvent& e : parser.push(piece)) events.push_back(std::move(e));
@@ -164,14 +186,17 @@ TEST_CASE("chat matrix: calls that a format writes are read back, however they a
         continue;  // a format that wants a result behind each call
       }
       const std::string answer = answer_in(prompt, whole);
-      INFO(t["name"].get<std::string>() << " (" << format.name() << ") " << number << ": " << answer);
-      const Called got = called(format, {answer});
+      INFO(t["name"].get<std::string>()
+           << " (" << format.name() << ") " << number << ": " << answer);
+      const bool thinking = whole.starts_with(prompt) && format.begins_thinking(prompt);
+      const Called got = called(format, thinking, {answer});
       const Json& calls = matrix()["cases"][number]["messages"][1]["tool_calls"];
       const bool one = format.name() == "harmony" || format.name() == "llama";
       REQUIRE(got.calls.size() == (one ? 1 : calls.size()));
       for (std::size_t i = 0; i < got.calls.size(); ++i) {
         CHECK(got.calls[i].first == calls[i]["function"]["name"].get<std::string>());
-        CHECK(got.calls[i].second == nlohmann::json::parse(calls[i]["function"]["arguments"].dump()));
+        CHECK(got.calls[i].second ==
+              nlohmann::json::parse(calls[i]["function"]["arguments"].dump()));
       }
       ++forms[std::string(format.name())];
       if (answer.find("I look it up.") != std::string::npos)
@@ -180,13 +205,14 @@ TEST_CASE("chat matrix: calls that a format writes are read back, however they a
       for (std::size_t i = 0; i < answer.size(); ++i) {
         const std::string_view text = answer;
         bytes.push_back(text.substr(i, 1));
-        if (!(called(format, {text.substr(0, i), text.substr(i)}) == got)) FAIL("cut at " << i);
+        if (!(called(format, thinking, {text.substr(0, i), text.substr(i)}) == got))
+          FAIL("cut at " << i);
       }
-      CHECK(called(format, bytes) == got);
+      CHECK(called(format, thinking, bytes) == got);
     }
-  for (const char* form : {"harmony", "hermes", "qwen_coder", "glm", "seed", "apertus", "mistral_named",
-                           "lfm", "gemma", "cohere", "nemotron", "granite", "deepseek", "deepseek_v3",
-                           "llama", "general"}) {
+  for (const char* form :
+       {"harmony", "hermes", "qwen_coder", "glm", "seed", "apertus", "mistral_named", "lfm",
+        "gemma", "cohere", "nemotron", "granite", "deepseek", "deepseek_v3", "llama", "general"}) {
     INFO(form);
     CHECK(forms[form] > 0);
   }

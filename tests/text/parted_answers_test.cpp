@@ -50,7 +50,8 @@ std::vector<Answer> parted_answers() {
   return {
       // channels
       {"harmony", "", ""},
-      {"harmony", thought + next + "<|channel|>final<|message|>Jane Austen.", "{Hm, <b>.}Jane Austen."},
+      {"harmony", thought + next + "<|channel|>final<|message|>Jane Austen.",
+       "{Hm, <b>.}Jane Austen."},
       {"harmony", thought + next + "<|channel|>final<|message|>Jane Austen.<|return|>",
        "{Hm, <b>.}Jane Austen."},
       {"harmony", "<|channel|>final<|message|>At once.", "At once."},
@@ -63,12 +64,14 @@ std::vector<Answer> parted_answers() {
       {"harmony", "<|message|>No name.", "No name."},
       {"harmony", thought + next + kCalled + R"({"n": 1})", R"({Hm, <b>.}[add({"n": 1})])"},
       {"harmony", thought + next + kCalled + R"({"n": 1}<|call|>)", R"({Hm, <b>.}[add({"n": 1})])"},
-      {"harmony", thought + next + " to=functions.add<|channel|>commentary json<|message|>{\"n\": 1}",
+      {"harmony",
+       thought + next + " to=functions.add<|channel|>commentary json<|message|>{\"n\": 1}",
        R"({Hm, <b>.}[add({"n": 1})])"},
       {"harmony", " to=functions.now<|channel|>analysis<|message|>{}<|call|>", "[now({})]"},
       {"harmony", "<|channel|>commentary to=functions.now{}", "[now({})]"},
       {"harmony",
-       "<|channel|>commentary<|message|>I look.<|end|>" + next + kCalled + "\n{\"n\": [{}]} <|call|>",
+       "<|channel|>commentary<|message|>I look.<|end|>" + next + kCalled +
+           "\n{\"n\": [{}]} <|call|>",
        R"(I look.[add({"n": [{}]})])"},
       {"harmony",
        kCalled + "{\"n\": 1}<|call|>" + next + kCalled + "{\"n\": 2}<|call|>" + next +
@@ -107,12 +110,14 @@ std::vector<Answer> parted_answers() {
       {"granite_thinking", "<response>Yes</response>", "<response>Yes</response>"},
       // each argument in XML
       {"qwen_coder",
-       "Well.\n\n<tool_call>\n<function=add>\n<parameter=text>\n 5\n\n</parameter>\n<parameter=n>\n5\n"
+       "Well.\n\n<tool_call>\n<function=add>\n<parameter=text>\n "
+       "5\n\n</parameter>\n<parameter=n>\n5\n"
        "</parameter>\n<parameter=any>\n[1, \"x\"]\n</parameter>\n</function>\n</tool_call>",
        R"(Well.[add({"text": " 5\n", "n": 5, "any": [1, "x"]})])"},
       {"qwen_coder",
        "<tool_call>\n<function=add>\n<parameter=yes>\nTrue\n</parameter>\n<parameter=maybe>\nNone\n"
-       "</parameter>\n<parameter=x>\n-1.5e3\n</parameter>\n<parameter=of>\n{\"a\": {}}\n</parameter>\n"
+       "</parameter>\n<parameter=x>\n-1.5e3\n</parameter>\n<parameter=of>\n{\"a\": "
+       "{}}\n</parameter>\n"
        "</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
        R"([add({"yes": true, "maybe": null, "x": -1.5e3, "of": {"a": {}}})][now({})])"},
       {"qwen_coder",
@@ -126,11 +131,13 @@ std::vector<Answer> parted_answers() {
        "<tool_call>\n<function=add>\n<parameter=text>\nx"},
       {"qwen_coder", "<tool_call>\n<function=now>\n</function>", "[now({})]"},
       {"seed",
-       "<seed:tool_call>\n<function=add>\n<parameter=text>\nx</parameter>\n<parameter=n>5</parameter>\n"
+       "<seed:tool_call>\n<function=add>\n<parameter=text>\nx</parameter>\n<parameter=n>5</"
+       "parameter>\n"
        "</function>\n</seed:tool_call>",
        R"([add({"text": "\nx", "n": 5})])"},
       {"glm",
-       "\n<tool_call>add\n<arg_key>text</arg_key>\n<arg_value>5 </arg_value>\n<arg_key>list</arg_key>\n"
+       "\n<tool_call>add\n<arg_key>text</arg_key>\n<arg_value>5 "
+       "</arg_value>\n<arg_key>list</arg_key>\n"
        "<arg_value>[1]</arg_value>\n</tool_call><tool_call>now\n</tool_call>",
        R"([add({"text": "5 ", "list": [1]})][now({})])"},
       {"glm", "<tool_call>none</tool_call>", "<tool_call>none</tool_call>"},
@@ -142,15 +149,20 @@ std::vector<Answer> parted_answers() {
        "<|tool_call_end|>",
        R"([add({"text": "it's, so", "list": [1, "b", [2.5, null]], "of": {"a": true}})])"},
       {"lfm", "<|tool_call_start|>[add(text='\\u00e9\\x41\\U0001F600')]<|tool_call_end|>",
-       "[add({\"text\": \"\u00e9" "A\U0001F600\"})]"},
-      {"lfm", R"(<|tool_call_start|>[{"name": "now", "arguments": {}}]<|tool_call_end|>)", "[now({})]"},
-      {"lfm", "<|tool_call_start|>[rm()]<|tool_call_end|>", "<|tool_call_start|>[rm()]<|tool_call_end|>"},
-      {"lfm", "<|tool_call_start|>[add(1)]<|tool_call_end|>", "<|tool_call_start|>[add(1)]<|tool_call_end|>"},
+       "[add({\"text\": \"\u00e9"
+       "A\U0001F600\"})]"},
+      {"lfm", R"(<|tool_call_start|>[{"name": "now", "arguments": {}}]<|tool_call_end|>)",
+       "[now({})]"},
+      {"lfm", "<|tool_call_start|>[rm()]<|tool_call_end|>",
+       "<|tool_call_start|>[rm()]<|tool_call_end|>"},
+      {"lfm", "<|tool_call_start|>[add(1)]<|tool_call_end|>",
+       "<|tool_call_start|>[add(1)]<|tool_call_end|>"},
       {"olmo", "<function_calls>\nadd(text=\"x\")\nnow()\n</function_calls>",
        R"([add({"text": "x"})][now({})])"},
       // as Gemma 4
       {"gemma",
-       "<|tool_call>call:add{list:[1,true,<|\"|>x<|\"|>],of:{a:{b:<|\"|>{c}<|\"|>}},text:<|\"|>a, b: "
+       "<|tool_call>call:add{list:[1,true,<|\"|>x<|\"|>],of:{a:{b:<|\"|>{c}<|\"|>}},text:<|\"|>a, "
+       "b: "
        "\"c\"\n<|\"|>}<tool_call|><|tool_call>call:now{}<tool_call|>",
        R"([add({"list": [1, true, "x"], "of": {"a": {"b": "{c}"}}, "text": "a, b: \"c\"\n"})][now({})])"},
       {"gemma", "<|tool_call>call:add{x}<tool_call|>", "<|tool_call>call:add{x}<tool_call|>"},
@@ -193,8 +205,8 @@ TEST_CASE("parted answers: where an answer is cut changes nothing") {
 }
 
 TEST_CASE("parted answers: no beginning of an answer shows a part of a mark") {
-  constexpr std::string_view kMarks[] = {
-      "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"};
+  constexpr std::string_view kMarks[] = {"<|start|>", "<|channel|>", "<|message|>",
+                                         "<|end|>",   "<|call|>",    "<|return|>"};
   for (const Answer& answer : parted_answers()) {
     const std::string whole =
         told(in_pieces(format_named(answer.form), answer.text, fixed_ids(), {}));
@@ -245,10 +257,11 @@ TEST_CASE("parted answers: what is kept of an endless answer is bounded, and tak
   for (const char* form : {"harmony", "qwen_coder", "lfm", "gemma", "glm", "apertus", "hermes"})
     for (const std::string& part :
          {std::string("<|channel|>"), std::string("<|start|>"), std::string("<|message|>"), kCalled,
-          std::string("<|"), std::string(" "), std::string("<tool_call>"), std::string("</tool_call>"),
-          std::string("<tool_call><function=add><parameter=text>"), std::string("'"),
-          std::string("<|tool_call_start|>[add(text='"), std::string("<|tool_call>call:add{text:"),
-          std::string("<think>"), std::string("</think>")}) {
+          std::string("<|"), std::string(" "), std::string("<tool_call>"),
+          std::string("</tool_call>"), std::string("<tool_call><function=add><parameter=text>"),
+          std::string("'"), std::string("<|tool_call_start|>[add(text='"),
+          std::string("<|tool_call>call:add{text:"), std::string("<think>"),
+          std::string("</think>")}) {
       std::string text;
       while (text.size() < (std::size_t{1} << 14)) text += part;
       ToolCallOptions options = fixed_ids();
@@ -289,13 +302,14 @@ TEST_CASE("parted answers: thoughts can be left where they are") {
   };
   CHECK(of("hermes", "<think>\n<tool_call>{\"name\": \"now\"}</think>\n\nYes.") ==
         "<think>\n<tool_call>{\"name\": \"now\"}</think>\n\nYes.");
-  CHECK(of("harmony", "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final"
-                      "<|message|>b") == "a\n\nb");
+  CHECK(of("harmony",
+           "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final"
+           "<|message|>b") == "a\n\nb");
 }
 
 TEST_CASE("parted answers: forced calls are read in every form") {
-  for (const char* form : {"harmony", "gemma", "lfm", "olmo", "apertus", "cohere", "nemotron", "seed",
-                           "qwen_coder", "glm"})
+  for (const char* form : {"harmony", "gemma", "lfm", "olmo", "apertus", "cohere", "nemotron",
+                           "seed", "qwen_coder", "glm"})
     for (const char* name : {"", "now"}) {
       const ToolCallFormat& format = format_named(form);
       const ForcedCalls forced =

@@ -46,8 +46,9 @@ struct ConversationOptions {
 
 /// What a turn says of functions, and of how its answer begins.
 struct TurnCalls {
-  /// That the model may call from here on; they need ConversationOptions::calls. Those that it was told of last are not read again;
-  /// others are told as a new conversation tells of them, behind the results that open the turn.
+  /// That the model may call from here on; they need ConversationOptions::calls. Those that it was
+  /// told of last are not read again; others are told as a new conversation tells of them, behind
+  /// the results that open the turn.
   std::vector<Tool> tools = {};
   /// Given the whole prompt as text, gives what the answer begins with. Null: nothing.
   std::function<std::string(const std::string& prompt)> opening = {};
@@ -71,8 +72,7 @@ class Conversation {
   /// A user's turn: a text and a question about it, of which either may be empty. The question's
   /// part begins where the question does and ends where the answer begins; without a question all
   /// is `text`. \throws as above
-  ChatPrompt ask(const std::string& text, const std::string& question,
-                 const TurnCalls& calls = {});
+  ChatPrompt ask(const std::string& text, const std::string& question, const TurnCalls& calls = {});
   /// A turn of a model that may call functions. \throws as above, and what `opening` throws
   ChatPrompt ask(std::vector<ChatMessage> turn, const TurnCalls& calls);
   /// What the model said to it, all of which it has read. Without this the turn never was.

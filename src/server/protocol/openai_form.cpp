@@ -150,8 +150,8 @@ std::string OpenAiForm::events_of(std::size_t choice, const std::vector<ToolCall
       continue;
     }
     if (event.kind == ToolCallEvent::Kind::reasoning) {
-      events += event_of(
-          chunk_of(choice, {{"reasoning_content", event.text}}, nullptr, untold(choice)));
+      events +=
+          event_of(chunk_of(choice, {{"reasoning_content", event.text}}, nullptr, untold(choice)));
       continue;
     }
     const bool begun = event.kind == ToolCallEvent::Kind::begun;

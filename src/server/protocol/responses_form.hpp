@@ -15,7 +15,8 @@
 namespace episodic::server {
 
 /// One response, whose output is a message, or thoughts, messages and calls in their order; its
-/// events are numbered. What it says of itself at the end is what is stored: `settle` makes it, once.
+/// events are numbered. What it says of itself at the end is what is stored: `settle` makes it,
+/// once.
 class ResponsesForm final : public AnswerForm {
  public:
   struct Head {
