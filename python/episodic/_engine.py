@@ -76,6 +76,7 @@ class Answer:
     finish: str       #: "length", "stop_token", "stop_text" or "cancelled"
     recalled: list[RecalledEvent]  #: best first
     passages: list[Passage]        #: in the order of their scores
+    reasoning: str = ""  #: what the model thought before it said `text`, in the chat format of a model that does
 
     def __str__(self) -> str:
         return self.text
@@ -281,7 +282,7 @@ class Engine:
         passages = [Passage(p.start, p.end, self._text(p), p.score)
                     for p in lib.items_of(lib.FoundPassage, "answer_passages", answer)]
         return Answer(lib.text_of("answer_text", answer), list(lib.items_of(ctypes.c_int64, "answer_ids", answer)),
-                      _FINISH[finish.value], recalled, passages)
+                      _FINISH[finish.value], recalled, passages, lib.text_of("answer_reasoning", answer))
 
     def _text(self, found: Any) -> str:
         # what the question's own steps closed is gone again

@@ -182,6 +182,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "generate_many": [c_void_p, POINTER(Prompt), c_size_t, ON_TOKEN_OF, c_void_p],
     "run": [c_void_p, POINTER(Step), c_size_t],
     "answer_text": [c_void_p, *_OUT_TEXT],
+    "answer_reasoning": [c_void_p, *_OUT_TEXT],
     "answer_ids": [c_void_p, *_OUT_ITEMS],
     "answer_finish": [c_void_p, POINTER(c_int32)],
     "answer_recalled": [c_void_p, *_OUT_ITEMS],

@@ -7,7 +7,7 @@
 
 #include "calls.hpp"
 #include "episodic/base/error.hpp"
-#include "episodic/session/conversation.hpp"
+#include "episodic/session/chat_answer.hpp"
 #include "episodic/session/run.hpp"
 #include "episodic/session/session.hpp"
 #include "objects.hpp"
@@ -19,9 +19,10 @@ namespace {
 constexpr std::size_t kOptionsLeast = 104, kPromptLeast = 328;
 
 /// A prompt in two steps, as `Conversation` and `encode_continuation` give it.
-/// \param passages that it reads again
+/// \param passages that it reads again \param reply in the chat format
 ChatPrompt prompt_of(SequenceObject& object, std::string_view text,
-                     const episodic_generate_options& o, std::vector<Passage>& passages) {
+                     const episodic_generate_options& o, std::vector<Passage>& passages,
+                     std::optional<ChatAnswer>& reply) {
   Sequence& sequence = object.sequence;
   const Model& model = sequence.model();
   std::string before;
@@ -35,7 +36,7 @@ ChatPrompt prompt_of(SequenceObject& object, std::string_view text,
   if (o.chat)
     return Conversation(model.chat_template(), model.tokenizer(),
                         {.goes_on = sequence.tokens() > 0})
-        .ask(before, std::string(text));
+        .ask(before, std::string(text), reply->turn());
   ChatPrompt prompt;
   if (!before.empty()) prompt.text = ids_behind(sequence, "\n\n" + before);
   prompt.question =
@@ -96,12 +97,23 @@ class Answering {
     const episodic_generate_options& o = prompt.options;
     if (!prompt.text && (o.chat || o.reread > 0))
       throw ConfigError("options: chat and reread are for prompts that are texts");
-    ChatPrompt parts = prompt.text ? prompt_of(object_, *prompt.text, o, answer_->passages)
+    std::vector<std::int64_t> shown;
+    if (o.chat) {
+      const ToolCallFormat format(sequence.model().chat_template());
+      shown = format.shown_tokens(sequence.model().tokenizer());
+      reply_.emplace(format);
+    }
+    ChatPrompt parts = prompt.text ? prompt_of(object_, *prompt.text, o, answer_->passages, reply_)
                                    : ChatPrompt{{}, {prompt.ids.begin(), prompt.ids.end()}};
     if (parts.question.empty()) std::swap(parts.text, parts.question);
     text_ = std::move(parts.text);
     check_token_ids(text_, sequence.config().vocab_size);
-    GenerateOptions options = generation_of(o, std::move(prompt.on_token));
+    told_ = std::move(prompt.on_token);
+    GenerateOptions options = generation_of(o, [this](std::int64_t id, std::string_view piece) {
+      const std::string said = reply_ ? reply_->push(piece).content : std::string(piece);
+      return !told_ || told_(id, said);
+    });
+    options.shown_tokens = std::move(shown);
     options.feed_last = !prompt.asks;  // nothing of it stays
     if (o.recall && sequence.has_memory()) {
       notes_.emplace(sequence, dynamic_cast<EpisodicMemory*>(sequence.memory()));
@@ -164,6 +176,12 @@ class Answering {
   /// The answer, once done.
   std::shared_ptr<AnswerObject> answer() {
     answer_->result = generation_->result();
+    if (reply_) {
+      const std::string rest = reply_->finish().content;
+      if (!rest.empty() && told_) told_(kNoToken, rest);
+      answer_->result.text = reply_->texts().content;
+      answer_->reasoning = reply_->texts().reasoning;
+    }
     if (notes_) answer_->recalled = notes_->ranked();
     go_back();
     return std::move(answer_);
@@ -181,6 +199,8 @@ class Answering {
   std::size_t read_ = 0, step_ = 0;
   bool reads_text_ = false, draws_ = false, sees_context_ = false;
   std::optional<RecallNotes> notes_;
+  std::optional<ChatAnswer> reply_;  // in the chat format
+  TokenCallback told_;
   std::optional<Generation> generation_;
   std::shared_ptr<const Sequence::Snapshot> before_;
 };
@@ -338,6 +358,11 @@ int32_t episodic_generate_many(episodic_model model, episodic_prompt* prompts, s
 
 int32_t episodic_answer_text(episodic_answer answer, char* text, size_t capacity, size_t* length) {
   return call([&] { copy_text(Held<AnswerObject>(answer)->result.text, text, capacity, length); });
+}
+
+int32_t episodic_answer_reasoning(episodic_answer answer, char* text, size_t capacity,
+                                  size_t* length) {
+  return call([&] { copy_text(Held<AnswerObject>(answer)->reasoning, text, capacity, length); });
 }
 
 int32_t episodic_answer_ids(episodic_answer answer, int64_t* ids, size_t capacity, size_t* n) {

@@ -57,7 +57,8 @@ struct SnapshotObject final : Object {
 struct AnswerObject final : Object {
   static constexpr const char* kKind = "answer";
   const char* kind() const override { return kKind; }
-  GenerateResult result;
+  GenerateResult result;  ///< its text: what is said
+  std::string reasoning;
   std::vector<RecalledEvent> recalled;
   std::vector<Passage> passages;
 };

@@ -44,6 +44,7 @@ const char* prompt_field(const Request& request) {
 ToolCallParser ToolUse::parser() const {
   ToolCallOptions options;
   options.thinking = thinking;
+  options.part_reasoning = part_reasoning;
   ToolCallParser parser(format, tools, options);
   parser.push(begin);  // tells of nothing yet
   return parser;
@@ -141,24 +142,32 @@ RenderedPrompt Service::render_calls(const Request& request, bool may_call) cons
                                    may_call ? std::span(request.tools) : std::span<const Tool>());
 }
 
-/// Lets an answer call tools, or holds it to that. \param prompt that it answers, as text
-/// \return what the prompt is to end with: the beginning of a call that it must make
-std::string Service::let_call(const Request& request, const std::string& prompt, Job& job) {
+/// Parts an answer, where it may have parts: thoughts, channels, calls. \param prompt as text
+/// \return what the prompt is to end with: the beginning of a call that it must make, or of an
+/// answer that is held to a form
+std::string Service::part_answer(const Request& request, const std::string& prompt, Job& job) {
   const ToolCallFormat& format = tool_call_format();
-  auto use = std::make_shared<ToolUse>(
-      ToolUse{format, request.tools, "", false, request.parallel_tool_calls});
+  const bool may_call = calls_tools(request);
+  if (!may_call && !format.parts_answers()) return {};
+  auto use =
+      std::make_shared<ToolUse>(ToolUse{.format = format,
+                                        .tools = may_call ? request.tools : std::vector<Tool>(),
+                                        .begin = "",
+                                        .thinking = format.begins_thinking(prompt),
+                                        .parallel = request.parallel_tool_calls,
+                                        .part_reasoning = request.part_reasoning});
   job.work.options.shown_tokens = format.shown_tokens(model_->tokenizer());
-  if (request.tool_choice.kind == ToolChoice::Kind::required) {
+  if (may_call && request.tool_choice.kind == ToolChoice::Kind::required) {
     if (request.format)
       throw RequestError("'tool_choice' and '" + request.format->field +
                              "' both say what the answer is; leave one of the two out",
                          "tool_choice");
     const ForcedCalls forced = format.forced_calls(request.tools, request.tool_choice);
-    use->begin = forced.begin;
+    use->begin = (use->thinking ? format.held_opening(prompt) : "") + forced.begin;
     job.work.options.grammar = grammar_of_calls(forced, request.parallel_tool_calls);
   } else {
-    use->thinking = without_outer_spaces(prompt).ends_with("<think>");
-    if (!request.parallel_tool_calls)
+    if (request.format) use->begin = format.held_opening(prompt);
+    if (may_call && !request.parallel_tool_calls)
       job.work.ends = [use] {
         const auto parser = std::make_shared<ToolCallParser>(use->parser());
         return [parser](std::string_view text) {
@@ -183,14 +192,13 @@ ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& jo
   const Request& asked = job.work.passages.empty() ? request : with_passages;
   RenderedPrompt rendered;
   if (has_calls(asked)) {
-    const bool may_call = calls_tools(asked);
-    rendered = render_calls(asked, may_call);
-    if (may_call) rendered.text += let_call(asked, rendered.text, job);
+    rendered = render_calls(asked, calls_tools(asked));
   } else {
     ChatOptions options;
     options.variables = asked.variables;
     rendered = chat.render_prompt(asked.messages, options);
   }
+  rendered.text += part_answer(asked, rendered.text, job);
   return rendered_prompt(model_->tokenizer(), std::move(rendered), question, goes_on);
 }
 
@@ -312,10 +320,8 @@ Job Service::prepare(const Request& request, const std::function<bool()>& wanted
 Job Service::prepare(const Request& request, Conversation& talk, const char* field) {
   Job job = begun(request);
   TurnCalls calls;
-  if (calls_tools(request)) {
-    calls.tools = request.tools;
-    calls.opening = [&](const std::string& prompt) { return let_call(request, prompt, job); };
-  }
+  if (calls_tools(request)) calls.tools = request.tools;
+  calls.opening = [&](const std::string& prompt) { return part_answer(request, prompt, job); };
   try {
     job.work.prompt = talk.ask(request.messages, calls);
   } catch (const Error& e) {

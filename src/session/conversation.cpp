@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
 
 namespace episodic {
@@ -38,6 +40,23 @@ std::size_t Conversation::end_of_last_answer(const std::string& before) const {
   return at == std::string::npos ? at : at + answer.size();
 }
 
+/// The last answer's last call with a mark as its arguments; nothing where it calls none.
+std::optional<ChatMessage> Conversation::marked_call(const std::string& mark) const {
+  const std::string& fields = messages_.back().fields;
+  if (fields.empty()) return std::nullopt;
+  JsonLimits limits;
+  limits.depth = 80;  // arguments, and what is around them
+  limits.repeated_keys = true;
+  const nlohmann::ordered_json given = parse_ordered(fields, "the message", limits);
+  const auto calls = given.find("tool_calls");
+  if (calls == given.end() || !calls->is_array() || calls->empty()) return std::nullopt;
+  nlohmann::ordered_json call = calls->back();
+  call["function"]["arguments"] = {{mark, mark}};
+  nlohmann::ordered_json marked;
+  marked["tool_calls"].push_back(std::move(call));
+  return ChatMessage{"assistant", "", marked.dump()};
+}
+
 /// What a template writes behind an answer whose words it does not look at.
 RenderedPrompt Conversation::behind_any_answer(std::vector<ChatMessage> messages,
                                                bool to_answer) const {
@@ -46,8 +65,18 @@ RenderedPrompt Conversation::behind_any_answer(std::vector<ChatMessage> messages
     return m.content.find(mark) != m.content.npos || m.fields.find(mark) != m.fields.npos;
   };
   while (std::any_of(messages.begin(), messages.end(), holds_mark)) mark += "x";
-  messages[messages_.size() - 1] = {"assistant", mark};
-  const RenderedPrompt rendered = render(messages, to_answer, options_.tools);
+  ChatMessage& last = messages[messages_.size() - 1];
+  last = {"assistant", mark};
+  RenderedPrompt rendered;
+  try {
+    rendered = render(messages, to_answer, options_.tools);
+  } catch (const DataError&) {  // results need their call before them
+    const auto call = marked_call(mark);
+    if (!call) throw;
+    last = *call;
+    rendered = render(messages, to_answer, options_.tools);
+    mark += "\"}";  // the end of its arguments
+  }
   const std::size_t at = rendered.text.rfind(mark);
   if (at == std::string::npos)
     throw DataError(
@@ -104,8 +133,9 @@ ChatPrompt Conversation::ask(std::vector<ChatMessage> turn) {
   return ask(std::move(turn), TurnCalls());
 }
 
-ChatPrompt Conversation::ask(const std::string& text, const std::string& question) {
-  return ask({{"user", text + question}}, question, {});
+ChatPrompt Conversation::ask(const std::string& text, const std::string& question,
+                             const TurnCalls& calls) {
+  return ask({{"user", text + question}}, question, calls);
 }
 
 ChatPrompt Conversation::ask(std::vector<ChatMessage> turn, const TurnCalls& calls) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "jinja_builtins.hpp"
+#include "jinja_filters.hpp"
 #include "jinja_methods.hpp"
 #include "jinja_strings.hpp"
 
@@ -310,12 +311,12 @@ bool contains(Budget& budget, const Value& container, const Value& value) {
 Value arithmetic(Budget& budget, char op, const Value& a, const Value& b) {
   budget.step();
   if (a.number() && b.number()) return compute(op, a, b);
-  const auto text = [](const Value& v) {
-    if (v.string()->markup) fail("the filter 'safe' within a sum is not supported");
-  };
   if (op == '+' && a.string() && b.string()) {
-    text(a);
-    text(b);
+    if (a.string()->markup || b.string()->markup) {  // the other one is escaped, as Markup's is
+      Builder out(budget);
+      for (const Value* one : {&a, &b}) out.add(*escaped(budget, *one, false).string());
+      return out.finish(true);
+    }
     if (b.string()->bytes.empty()) return a;
     if (a.string()->bytes.empty()) return b;
     Builder out(budget);
@@ -339,7 +340,7 @@ Value arithmetic(Budget& budget, char op, const Value& a, const Value& b) {
   if (op == '*' && (b.string() || (t && t->plain())) && a.whole(&times))
     return repeated(budget, b, times);
   if (op == '%' && a.string()) {
-    text(a);
+    if (a.string()->markup) fail("'%' behind the filter 'safe' is not supported");
     return percent(budget, *a.string(), b);
   }
   if (op == '-' && ((s && s->view()) || (t && t->view())))

@@ -144,7 +144,6 @@ class Renderer {
   Value call(const Expression& e, const Value* caller);
   Value slice_of(const Expression& e);
   static Value signed_value(bool minus, const Value& v);
-  static void refuse_markup(const Value& v);
 
   /// Texts in a row are put together once, not pair by pair.
   Value sum(const Expression& e);

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "call_notation.hpp"
+
 namespace episodic::text {
 
 /// Texts that are empty are not there.
@@ -31,6 +33,10 @@ struct ToolCallForm {
   std::string_view before_name = {};                ///< may stand there
   std::array<std::string_view, 2> after_name = {};  ///< may stand there, in this order
   std::string_view id_mark = {};                    ///< before a call's id, which is ignored
+  /// What stands between an opening and a closing text. JSON is read there in any case.
+  CallNotation notation = CallNotation::json;
+  std::string_view quote = {};  ///< what its texts stand between, where that is a mark
+  bool channels = false;        ///< an answer is messages in channels (channel_reader.hpp)
 
   // Writing: begin, then calls with separators between them, then end.
   std::string_view begin = {}, call = {}, arguments = {}, call_end = {}, separator = {}, end = {};

@@ -5,11 +5,12 @@
 #include <array>
 #include <utility>
 
-#include "base/strict_json.hpp"
+#include "answer_text.hpp"
 #include "base/unique_id.hpp"
-#include "episodic/base/error.hpp"
+#include "channel_reader.hpp"
 #include "episodic/text/tool_calls.hpp"
 #include "json_scanner.hpp"
+#include "thought_reader.hpp"
 #include "tool_call_format.hpp"
 
 namespace episodic {
@@ -17,49 +18,12 @@ namespace {
 
 using Place = text::JsonScanner::Place;
 using Kind = ToolCallEvent::Kind;
-
-constexpr std::size_t kLongestWord = 64;  // a name, or an id
-// White space that is kept back because a call may follow it.
-constexpr std::size_t kMostSpaces = 256;
-constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>";
-
-bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-bool in_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '-';
-}
-
-/// Whether a text begins with another one, or may once it goes on.
-enum class Match : std::uint8_t { no, partly, yes };
-
-Match match(std::string_view text, std::string_view with) {
-  if (with.empty()) return Match::no;
-  if (text.starts_with(with)) return Match::yes;
-  return with.starts_with(text) ? Match::partly : Match::no;
-}
-
-/// The JSON text of an object, or nothing.
-std::optional<std::string> object_text(std::string_view json) {
-  try {
-    const JsonLimits limits{.depth = static_cast<int>(text::JsonScanner::kDeepest),
-                            .repeated_keys = true};
-    if (!parse_strict(json, "arguments", limits).is_object()) return std::nullopt;
-    return std::string(json);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-/// The same of a JSON text whose content is one.
-std::optional<std::string> object_in_text(std::string_view json) {
-  try {
-    const auto value = parse_strict(json, "arguments", {.depth = 1});
-    return value.is_string() ? object_text(value.get_ref<const std::string&>()) : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
+using Match = text::TextMatch;
+using text::in_call_name;
+using text::json_space;
+using text::kLongestWord;
+using text::kMostSpaces;
+using text::match_text;
 
 /// The last of what a form writes behind a call, where that is a mark of its own.
 std::string_view last_mark_of(const text::ToolCallForm& form) {
@@ -75,23 +39,32 @@ std::string_view last_mark_of(const text::ToolCallForm& form) {
 struct ToolCallParser::Impl {
   /// What the text at `at` is a part of.
   enum class Mode : std::uint8_t {
-    start,     ///< of the answer: a thought may begin
-    thinking,  ///< until </think>
-    text,      ///< until a call begins
-    call,      ///< what may be a call
-    behind,    ///< a call has just ended
+    text,    ///< until a call begins
+    call,    ///< what may be a call
+    behind,  ///< a call has just ended
   };
   /// What comes next in what may be a call.
-  enum class Step : std::uint8_t { value, element, object, name, id, after_name, arguments };
+  enum class Step : std::uint8_t {
+    value,
+    element,
+    object,
+    name,
+    id,
+    after_name,
+    arguments,
+    written  ///< in a notation that is not JSON
+  };
   enum class Field : std::uint8_t { none, name, arguments, id, type };
 
   std::shared_ptr<const ToolCallFormat::Impl> format;  // holds the form
   const text::ToolCallForm* form;
-  std::vector<std::string> names;
+  std::optional<text::ThoughtReader> thoughts;    // what the model thinks stands first
+  std::unique_ptr<text::ChannelReader> channels;  // which then reads all
+  std::vector<Tool> tools;
   ToolCallOptions options;
   std::uint64_t seed = 0;
 
-  Mode mode = Mode::start;
+  Mode mode = Mode::text;
   std::string held;  // what no event has told of
   std::vector<ToolCallEvent> events;
   std::size_t calls = 0;       // that ended
@@ -113,7 +86,8 @@ struct ToolCallParser::Impl {
   std::string name;
   std::optional<std::pair<std::size_t, std::size_t>> arguments;  // of an object, within held
   bool arguments_end = false;
-  std::optional<std::string> decoded;  // arguments that were a text
+  std::size_t written_begin = 0, searched = 0;  // of calls in a notation of their own
+  std::optional<std::string> decoded;           // arguments that were a text
 
   std::string_view rest() const { return std::string_view(held).substr(at); }
 
@@ -121,7 +95,7 @@ struct ToolCallParser::Impl {
 
   void add(Kind kind, std::string text) {
     if (text.empty()) return;
-    const std::size_t index = kind == Kind::content ? 0 : next;
+    const std::size_t index = kind == Kind::content || kind == Kind::reasoning ? 0 : next;
     if (!events.empty() && events.back().kind == kind && events.back().index == index)
       events.back().text += text;
     else
@@ -146,6 +120,7 @@ struct ToolCallParser::Impl {
     step = first;
     at = where;
     list = first == Step::element;
+    written_begin = searched = 0;
     begun = false;
     scanner = {};
     arguments_sent = after = 0;
@@ -172,7 +147,8 @@ struct ToolCallParser::Impl {
   }
 
   bool known(std::string_view text) const {
-    return std::find(names.begin(), names.end(), text) != names.end();
+    return std::any_of(tools.begin(), tools.end(),
+                       [&](const Tool& tool) { return tool.name == text; });
   }
 
   /// \return whether to go on: false if more text is wanted
@@ -181,7 +157,7 @@ struct ToolCallParser::Impl {
     if (decoded) {
       text = *decoded;
     } else if (arguments) {
-      const auto valid = object_text(
+      const auto valid = text::object_text(
           std::string_view(held).substr(arguments->first, arguments->second - arguments->first));
       if (!valid) return give_up();
       text = *valid;
@@ -213,10 +189,12 @@ struct ToolCallParser::Impl {
   static Field field_of(std::string_view key) {
     constexpr std::pair<std::string_view, Field> kFields[] = {{"name", Field::name},
                                                               {"function", Field::name},
+                                                              {"tool_name", Field::name},
                                                               {"arguments", Field::arguments},
                                                               {"parameters", Field::arguments},
                                                               {"id", Field::id},
                                                               {"call_id", Field::id},
+                                                              {"tool_call_id", Field::id},
                                                               {"type", Field::type}};
     for (const auto& [text, known_field] : kFields)
       if (key == text) return known_field;
@@ -252,7 +230,7 @@ struct ToolCallParser::Impl {
     if (field == Field::type) return value == "\"function\"";
     if (field != Field::arguments || value == "null") return true;
     if (value.front() == '"') {
-      decoded = object_in_text(value);
+      decoded = text::object_in_text(value);
       return decoded.has_value();
     }
     arguments->second = at;
@@ -272,7 +250,7 @@ struct ToolCallParser::Impl {
       const bool outer = depth == 1;
       if (outer && c == '"' && (before == Place::key || before == Place::key_or_end))
         key_begin = at + 1;
-      const bool begin = outer && before == Place::value && !is_space(c);
+      const bool begin = outer && before == Place::value && !json_space(c);
       if (begin && !begins(c)) return give_up();
       ++at;
       if (outer && before == Place::in_key && now == Place::colon) {
@@ -308,13 +286,13 @@ struct ToolCallParser::Impl {
 
   /// Reads on over white space. \return whether anything else follows
   bool skip_spaces() {
-    while (at < held.size() && is_space(held[at]) && at < options.longest_call) ++at;
+    while (at < held.size() && json_space(held[at]) && at < options.longest_call) ++at;
     return at < held.size();
   }
 
   /// Reads a text that may stand here. \return false if more text is wanted
   bool skip(std::string_view part, bool last) {
-    const Match matched = match(rest(), part);
+    const Match matched = match_text(rest(), part);
     if (matched == Match::yes) at += part.size();
     return matched != Match::partly || last;
   }
@@ -322,7 +300,7 @@ struct ToolCallParser::Impl {
   /// The letters, digits, _ and - from here; nothing where more of them may follow.
   std::optional<std::string_view> word() {
     std::size_t end = at;
-    while (end < held.size() && in_name(held[end]) && end - at <= kLongestWord) ++end;
+    while (end < held.size() && in_call_name(held[end]) && end - at <= kLongestWord) ++end;
     if (end == held.size()) return std::nullopt;
     return std::string_view(held).substr(at, end - at);
   }
@@ -338,10 +316,16 @@ struct ToolCallParser::Impl {
     for (;;) {
       if (step == Step::object) return read_object();
       if (step == Step::arguments && arguments) return read_arguments();
+      if (step == Step::written) return read_written(last);
       if (!skip_spaces()) return false;
       switch (step) {
         case Step::value:
-          if (held[at] == '[') {
+          if (const auto json = begins_json(last); !json) {
+            return false;
+          } else if (!*json) {
+            step = Step::written;
+            written_begin = searched = at;
+          } else if (held[at] == '[') {
             ++at;
             list = true;
             step = Step::element;
@@ -366,7 +350,7 @@ struct ToolCallParser::Impl {
           break;
         }
         case Step::id: {
-          const Match matched = match(rest(), form->id_mark);
+          const Match matched = match_text(rest(), form->id_mark);
           if (matched == Match::partly && !last) return false;
           if (matched == Match::yes) {
             const std::size_t begin = at;
@@ -394,41 +378,62 @@ struct ToolCallParser::Impl {
           arguments = {at, at};
           break;
         case Step::object:
+        case Step::written:
           break;
       }
     }
   }
 
-  // The text around calls.
+  /// Whether what stands here is JSON, where there is a choice; nothing where more text is wanted.
+  std::optional<bool> begins_json(bool last) const {
+    if (form->notation == text::CallNotation::json) return true;
+    if (form->notation == text::CallNotation::keyed) return false;
+    if (held[at] != '[') return held[at] == '{';
+    const std::size_t behind = leading_spaces(at + 1);
+    if (behind == held.size() && !last) return std::nullopt;
+    return behind < held.size() && held[behind] == '{';
+  }
 
-  bool read_start(bool last) {
-    const std::size_t spaces = leading_spaces();
-    const std::string_view text = std::string_view(held).substr(spaces);
-    const Match matched = spaces > kMostSpaces ? Match::no : match(text, kThink);
-    if (matched == Match::partly && !last) return false;
-    if (matched == Match::yes) give(spaces + kThink.size());
-    mode = matched == Match::yes ? Mode::thinking : Mode::text;
+  /// Calls in a notation of their own: all of them once their closing text has come.
+  bool read_written(bool last) {
+    const std::string_view close = form->closes[0];
+    const auto written = [&](std::size_t end) {
+      return std::string_view(held).substr(written_begin, end - written_begin);
+    };
+    std::size_t end = held.find(close, searched);
+    while (end != std::string::npos && !text::ends_calls(form->notation, written(end)))
+      end = held.find(close, end + 1);
+    searched = end != std::string::npos
+                   ? end
+                   : std::max(searched, held.size() - text::begun_mark(held, close));
+    at = std::min(searched, options.longest_call);
+    if (searched > options.longest_call) return give_up();
+    if (end == std::string::npos) {
+      if (!last) return false;
+      at = end = held.size();
+    }
+    const auto found = text::read_calls(form->notation, written(end), tools);
+    if (!found) return give_up();
+    for (const text::WrittenCall& call : *found) {
+      name = call.name;
+      begin_event();
+      add(Kind::arguments, call.arguments);
+      events.push_back({Kind::ended, next, {}, {}, {}});
+      ++next;
+      ++calls;
+    }
+    held.erase(0, at);
+    mode = Mode::behind;
+    in_list = list = fresh = false;
+    over = over || last_mark.empty();
     return true;
   }
 
-  bool read_thought(bool last) {
-    const std::size_t end = held.find(kThinkEnd);
-    if (end != std::string::npos) {
-      give(end + kThinkEnd.size());
-      mode = Mode::text;
-      fresh = true;
-      return true;
-    }
-    std::size_t keep = last ? 0 : std::min(held.size(), kThinkEnd.size() - 1);
-    while (keep > 0 && !kThinkEnd.starts_with(std::string_view(held).substr(held.size() - keep)))
-      --keep;
-    give(held.size() - keep);
-    return false;
-  }
+  // The text around calls.
 
   std::size_t leading_spaces(std::size_t from = 0) const {
     std::size_t n = from;
-    while (n < held.size() && is_space(held[n])) ++n;
+    while (n < held.size() && json_space(held[n])) ++n;
     return n;
   }
 
@@ -446,12 +451,12 @@ struct ToolCallParser::Impl {
     }
     std::size_t content = 0;  // up to here, and white space behind it
     for (std::size_t p = 0; p < held.size(); ++p) {
-      if (is_space(held[p])) {
+      if (json_space(held[p])) {
         if (p - content >= kMostSpaces) ++content;
         continue;
       }
       for (const std::string_view open : form->opens) {
-        const Match matched = match(std::string_view(held).substr(p), open);
+        const Match matched = match_text(std::string_view(held).substr(p), open);
         if (matched == Match::no || (matched == Match::partly && last)) continue;
         give(content);
         if (matched == Match::partly) return false;
@@ -475,7 +480,7 @@ struct ToolCallParser::Impl {
     if (spaces > kMostSpaces) return true;
     const std::string_view text = std::string_view(held).substr(spaces);
     for (const std::string_view close : form->closes) {
-      const Match matched = match(text, close);
+      const Match matched = match_text(text, close);
       if (matched == Match::no || (matched == Match::partly && last)) continue;
       mode = Mode::behind;
       over = over || (matched == Match::yes && close == last_mark);
@@ -507,15 +512,17 @@ struct ToolCallParser::Impl {
     return true;
   }
 
+  void take(std::string_view piece, bool last) {
+    text::PartedText parted = thoughts->push(piece, last);
+    add(options.part_reasoning ? Kind::reasoning : Kind::content, std::move(parted.thought));
+    held += parted.answer;
+    if (tools.empty()) give(held.size());
+    read(last);
+  }
+
   void read(bool last) {
     for (bool more = true; more && !held.empty();) {
       switch (mode) {
-        case Mode::start:
-          more = read_start(last);
-          break;
-        case Mode::thinking:
-          more = read_thought(last);
-          break;
         case Mode::text:
           more = read_text(last);
           break;
@@ -535,11 +542,15 @@ ToolCallParser::ToolCallParser(const ToolCallFormat& format, std::span<const Too
     : impl_(std::make_unique<Impl>()) {
   impl_->format = format.impl_;
   impl_->form = format.impl_->form;
-  for (const Tool& tool : tools) impl_->names.push_back(tool.name);
+  impl_->tools.assign(tools.begin(), tools.end());
   impl_->options = options;
   impl_->seed = options.id_seed ? *options.id_seed : detail::unique_id();
-  if (options.thinking) impl_->mode = Impl::Mode::thinking;
+  impl_->thoughts.emplace(format.impl_->marks(), options.thinking, !options.part_reasoning);
   impl_->last_mark = last_mark_of(*impl_->form);
+  if (!impl_->form->channels) return;
+  std::vector<std::string> names;
+  for (const Tool& tool : tools) names.push_back(tool.name);
+  impl_->channels = std::make_unique<text::ChannelReader>(std::move(names), options, impl_->seed);
 }
 
 ToolCallParser::ToolCallParser(ToolCallParser&&) noexcept = default;
@@ -547,21 +558,27 @@ ToolCallParser& ToolCallParser::operator=(ToolCallParser&&) noexcept = default;
 ToolCallParser::~ToolCallParser() = default;
 
 std::vector<ToolCallEvent> ToolCallParser::push(std::string_view piece) {
-  impl_->held += piece;
-  impl_->read(false);
+  if (impl_->channels) return impl_->channels->push(piece);
+  impl_->take(piece, false);
   return std::exchange(impl_->events, {});
 }
 
 std::vector<ToolCallEvent> ToolCallParser::finish() {
-  impl_->read(true);
+  if (impl_->channels) return impl_->channels->finish();
+  impl_->take({}, true);
   impl_->give(impl_->held.size());
-  impl_->mode = Impl::Mode::start;
+  impl_->thoughts.emplace(impl_->format->marks(), false, !impl_->options.part_reasoning);
+  impl_->mode = Impl::Mode::text;
   impl_->fresh = true;
   impl_->in_list = false;
   return std::exchange(impl_->events, {});
 }
 
-std::size_t ToolCallParser::calls() const { return impl_->calls; }
-bool ToolCallParser::first_call_over() const { return impl_->over; }
+std::size_t ToolCallParser::calls() const {
+  return impl_->channels ? impl_->channels->calls() : impl_->calls;
+}
+bool ToolCallParser::first_call_over() const {
+  return impl_->channels ? impl_->channels->calls() > 0 : impl_->over;
+}
 
 }  // namespace episodic

@@ -19,6 +19,7 @@ namespace {
 
 using MessageJson = nlohmann::ordered_json;
 
+constexpr const char* kThoughtNames[] = {"reasoning_content", "thinking", "reasoning"};
 constexpr int kDeepestArguments = 56;  // within a message they are four deep already
 
 /// A message while it is being prepared.
@@ -246,6 +247,8 @@ Messages with_single_calls(Messages messages) {
       one.role = m.role;
       if (k == 0) one.content = m.content;
       one.more = m.more;
+      if (k > 0)
+        for (const char* name : kThoughtNames) one.more.erase(name);
       one.calls.push_back(m.calls[k]);
       out.push_back(std::move(one));
       for (std::size_t j = 0; j < used.size(); ++j)
@@ -268,9 +271,30 @@ std::string joined(std::string text, std::string_view between, const std::string
   return text;
 }
 
+/// The text before calls becomes the end of what was thought, where there is that.
+void join_to_thought(ToolMessage& m) {
+  for (const char* name : kThoughtNames) {
+    const auto thought = m.more.find(name);
+    if (thought == m.more.end() || !thought->is_string()) continue;
+    *thought = joined(thought->get<std::string>(), "\n\n", std::exchange(m.content, {}));
+    return;
+  }
+}
+
 /// Calls as the form has them.
 std::string written_calls(const text::ToolCallForm& form, const MessageJson& calls, OwnTexts& own) {
   std::string out = own(form.begin);
+  if (form.notation == text::CallNotation::python) {
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const MessageJson& function = calls[i]["function"];
+      const MessageJson& arguments = function["arguments"];
+      out += own(i > 0 ? form.separator : std::string_view());
+      out += text::python_call(
+          function["name"].get<std::string>(),
+          arguments.is_string() ? arguments.get<std::string>() : text::spaced_json(arguments));
+    }
+    return out + own(form.end);
+  }
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const MessageJson& function = calls[i]["function"];
     const MessageJson& arguments = function["arguments"];
@@ -351,6 +375,20 @@ std::string tools_json(std::span<const Tool> tools, bool bare) {
   return list + "]";
 }
 
+bool lacks_description(const Tool& tool) {
+  return tool.description.empty() &&
+         !text::read_option(tool.definition, tool.name, true).contains("description");
+}
+
+/// The same tools, with empty descriptions where there are none.
+std::vector<Tool> with_descriptions(std::span<const Tool> tools) {
+  std::vector<Tool> all(tools.begin(), tools.end());
+  for (Tool& tool : all)
+    if (lacks_description(tool))
+      tool.definition = R"({"description": "", )" + tool.definition.substr(1);
+  return all;
+}
+
 // What a template writes is found by having it write.
 
 constexpr const char* kProbeTools =
@@ -399,6 +437,28 @@ std::vector<ChatMessage> probe_turn(int calls, bool as_text) {
   return turn;
 }
 
+/// Whether a call of the probe is written as the form's notation has it.
+bool in_own_notation(const ToolCallFormat::Impl& format, const std::string& turn) {
+  if (!format.form || format.form->notation == text::CallNotation::json) return false;
+  const std::string_view open = format.form->opens[0], close = format.form->closes[0];
+  static const std::vector<Tool> tools = [] {
+    Tool tool;
+    tool.name = "zqcall0";
+    tool.parameters = "{}";
+    return std::vector<Tool>{tool};
+  }();
+  // a template may show the form to the model before
+  for (std::size_t at = turn.find(open); at != std::string::npos; at = turn.find(open, at + 1)) {
+    const std::size_t begin = at + open.size(), end = turn.find(close, begin);
+    if (end == std::string::npos) break;
+    const auto calls = text::read_calls(format.form->notation,
+                                        std::string_view(turn).substr(begin, end - begin), tools);
+    if (calls && calls->size() == 1 && calls->front().arguments == R"({"zqkey": "zqvalue"})")
+      return true;
+  }
+  return false;
+}
+
 void find_capabilities(ToolCallFormat::Impl& format) {
   const ChatTemplate& chat = format.chat;
   const std::string& source = chat.source();
@@ -419,11 +479,18 @@ void find_capabilities(ToolCallFormat::Impl& format) {
     // as JSON: neither as Python writes it, nor within a text's quotation marks
     const bool as_json =
         contains(turn, R"("zqkey": "zqvalue")") || contains(turn, R"("zqkey":"zqvalue")");
-    if (!contains(turn, "zqcall0") || !as_json) continue;
+    if (!contains(turn, "zqcall0") || !(as_json || in_own_notation(format, turn))) continue;
     format.writes_calls = true;
     format.arguments_as_text = as_text;
     const std::string both = probed(chat, probe_turn(2, as_text), tools);
     format.several_calls = contains(both, "zqcall0") && contains(both, "zqcall1");
+    std::vector<ChatMessage> thoughtful = probe_turn(1, as_text);
+    MessageJson fields = text::read_option(thoughtful[1].fields, "probe", true);
+    fields["reasoning_content"] = "zqthought";
+    thoughtful[1].fields = fields.dump();
+    const bool thinks = !probed(chat, thoughtful, tools).empty();
+    thoughtful[1].content = "zqcontent";
+    format.one_text_before_calls = thinks && probed(chat, thoughtful, tools).empty();
     break;
   }
 }
@@ -444,9 +511,10 @@ std::string text::short_call_id(std::uint64_t number) {
 }
 
 ToolCallFormat::ToolCallFormat(const ChatTemplate& chat) {
-  auto impl = std::make_shared<Impl>(Impl{.chat = chat, .form = nullptr, .refusal = {}});
+  auto impl = std::make_shared<Impl>(
+      Impl{.chat = chat, .form = text::find_form(chat.source()), .refusal = {}});
+  impl->reasoning = text::find_reasoning(chat.source());
   find_capabilities(*impl);
-  impl->form = text::find_form(chat.source());
   const bool native = impl->writes_tools || impl->tools_in_message;
   if (impl->form)
     impl->refusal = impl->form->refusal;
@@ -483,6 +551,7 @@ RenderedPrompt ToolCallFormat::render(std::span<const ChatMessage> messages,
   if (format.writes_calls && !format.several_calls) list = with_single_calls(std::move(list));
   for (ToolMessage& m : list) {
     if (m.calls.empty()) continue;
+    if (format.one_text_before_calls) join_to_thought(m);
     if (!format.writes_calls) {
       if (!m.content.empty()) m.content += own("\n");
       m.content += written_calls(form, m.calls, own);
@@ -514,61 +583,13 @@ RenderedPrompt ToolCallFormat::render(std::span<const ChatMessage> messages,
     if (!m.calls.empty()) m.more["tool_calls"] = std::move(m.calls);
     prepared.push_back({m.role, m.content, m.more.empty() ? std::string() : m.more.dump()});
   }
-  return own.restore(format.chat.render_prompt(prepared, given));
-}
-
-std::vector<std::int64_t> ToolCallFormat::shown_tokens(const Tokenizer& tokenizer) const {
-  const text::ToolCallForm& form = *impl_->form;
-  std::vector<std::int64_t> ids;
-  const auto add = [&](std::string_view token) {
-    const std::int64_t id = token.empty() ? -1 : tokenizer.id_of(token);
-    if (id < 0 || std::find(ids.begin(), ids.end(), id) != ids.end()) return;
-    if (tokenizer.decode({id}, true) != tokenizer.decode({id}, false)) ids.push_back(id);
-  };
-  const auto add_parts = [&](std::string_view text) {
-    add(text);
-    // one of several tokens
-    for (std::size_t begin = 0; begin < text.size(); ++begin) {
-      if (text[begin] != '<' && text[begin] != '[') continue;
-      const std::size_t end = text.find(text[begin] == '<' ? '>' : ']', begin);
-      if (end != std::string_view::npos) add(text.substr(begin, end + 1 - begin));
-    }
-  };
-  for (const std::string_view text : form.opens) add_parts(text);
-  for (const std::string_view text : form.closes) add_parts(text);
-  for (const std::string_view text : form.after_name) add_parts(text);
-  add_parts(form.before_name);
-  add_parts(form.id_mark);
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
-
-ForcedCalls ToolCallFormat::forced_calls(std::span<const Tool> tools,
-                                         const ToolChoice& choice) const {
-  if (!impl_->refusal.empty()) throw DataError(impl_->refusal + "; leave the tools out");
-  const text::ToolCallForm& form = *impl_->form;
-  ForcedCalls forced;
-  for (const Tool& tool : tools)
-    if (choice.name.empty() || tool.name == choice.name)
-      forced.calls.push_back({tool.name, tool.name, tool.parameters, std::string(form.call_end)});
-  if (forced.calls.empty())
-    throw ConfigError(choice.name.empty()
-                          ? std::string("tool_choice asks for a call, but there are no tools")
-                          : fmt::format("tool_choice asks for a call of '{}', which is none of "
-                                        "the tools",
-                                        printable(choice.name, 64)));
-  std::string before(form.call);  // each call
-  if (forced.calls.size() == 1) {
-    before += forced.calls.front().prefix + std::string(form.arguments);
-    forced.calls.front().prefix.clear();
-  } else {
-    for (ForcedCalls::Call& call : forced.calls)
-      call.prefix += form.one_call ? form.constrained_arguments : form.arguments;
+  try {
+    return own.restore(format.chat.render_prompt(prepared, given));
+  } catch (const DataError&) {  // some formats add up what is said of a tool
+    if (given.tools.empty() || std::none_of(tools.begin(), tools.end(), lacks_description)) throw;
+    given.tools = tools_json(with_descriptions(tools), false);
+    return own.restore(format.chat.render_prompt(prepared, given));
   }
-  forced.begin = std::string(form.begin) + before;
-  if (!form.one_call) forced.separator = std::string(form.separator) + before;
-  forced.end = form.end;
-  return forced;
 }
 
 }  // namespace episodic

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chat.hpp"
 
+#include <fmt/format.h>
+
+#include <cstdio>
 #include <vector>
 
 #include "episodic/base/error.hpp"
@@ -24,16 +27,32 @@ void ChatFlags::check() const {
 
 Conversation::Conversation(const ChatFlags& flags, const std::filesystem::path& model,
                            const Tokenizer& tokenizer, bool goes_on)
-    : episodic::Conversation(load_model_chat_template(model, tokenizer), tokenizer,
-                             {.variables = flags.variables, .goes_on = goes_on},
-                             flags.system.empty()
-                                 ? std::vector<ChatMessage>()
-                                 : std::vector<ChatMessage>{{"system", flags.system}}) {}
+    : episodic::Conversation(
+          load_model_chat_template(model, tokenizer), tokenizer,
+          {.variables = flags.variables, .goes_on = goes_on, .changed = ChangedTurns::keep},
+          flags.system.empty() ? std::vector<ChatMessage>()
+                               : std::vector<ChatMessage>{{"system", flags.system}}) {}
 
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
                        const Tokenizer& tokenizer, const std::string& text,
-                       const std::string& question, bool goes_on) {
-  return Conversation(flags, model, tokenizer, goes_on).ask(text, question);
+                       const std::string& question, bool goes_on, const TurnCalls& calls) {
+  return Conversation(flags, model, tokenizer, goes_on).ask(text, question, calls);
+}
+
+ToolCallFormat chat_format(const std::filesystem::path& model, const Tokenizer& tokenizer) {
+  return ToolCallFormat(load_model_chat_template(model, tokenizer));
+}
+
+void ThoughtLine::show(const AnswerTexts& texts) {
+  if (quiet_) return;
+  if (!texts.reasoning.empty()) {
+    open_ = true;
+    fmt::print(stderr, "{}", texts.reasoning);
+  }
+  if (open_ && !texts.content.empty()) {
+    open_ = false;
+    fmt::print(stderr, "\n");
+  }
 }
 
 }  // namespace episodic::tools

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 
+#include "episodic/session/chat_answer.hpp"
 #include "episodic/session/conversation.hpp"
 #include "episodic/text/tokenizer.hpp"
 #include "flags.hpp"
@@ -32,9 +33,23 @@ class Conversation : public episodic::Conversation {
                const Tokenizer& tokenizer, bool goes_on);
 };
 
-/// The first turn of a conversation.
+/// How answers in the model's chat format are parted.
+ToolCallFormat chat_format(const std::filesystem::path& model, const Tokenizer& tokenizer);
+
+/// What a model thinks, told on stderr while its answer goes to stdout.
+class ThoughtLine {
+ public:
+  explicit ThoughtLine(bool quiet) : quiet_(quiet) {}
+  /// \param texts of the answer; what is thought comes before what is said
+  void show(const AnswerTexts& texts);
+
+ private:
+  bool quiet_, open_ = false;
+};
+
+/// The first turn of a conversation. \param calls of the answer to it
 ChatPrompt chat_prompt(const ChatFlags& flags, const std::filesystem::path& model,
                        const Tokenizer& tokenizer, const std::string& text,
-                       const std::string& question, bool goes_on);
+                       const std::string& question, bool goes_on, const TurnCalls& calls = {});
 
 }  // namespace episodic::tools

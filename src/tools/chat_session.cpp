@@ -31,7 +31,9 @@ ChatSession::ChatSession(const ChatCommandFlags& flags, Engine& engine,
       options_(options),
       source_(std::move(source)),
       conversation_(flags.chat, flags.model.model, engine.tokenizer(), engine.tokens() > 0),
-      start_(engine.tokens()) {
+      start_(engine.tokens()),
+      format_(chat_format(flags.model.model, engine.tokenizer())),
+      reply_(format_, options.grammar != nullptr) {
   if (engine.kept())
     forgotten_.insert(engine.kept()->forgotten().begin(), engine.kept()->forgotten().end());
 }
@@ -43,7 +45,7 @@ std::string ChatSession::greeting() const {
 }
 
 void ChatSession::prepare(const std::string& message) {
-  prompt_ = conversation_.ask(text_, message);
+  prompt_ = conversation_.ask(text_, message, reply_.turn());
   message_ = message;
 }
 
@@ -72,8 +74,9 @@ void ChatSession::answer() {
   ChatPrompt with_passages;
   if (!passages.empty()) {
     before = engine_.snapshot();
-    with_passages = conversation_.ask(joined_text(passages) + "\n\n" + text_, message_);
-    conversation_.ask(text_, message_);  // which is what was said
+    with_passages =
+        conversation_.ask(joined_text(passages) + "\n\n" + text_, message_, reply_.turn());
+    conversation_.ask(text_, message_, reply_.turn());  // which is what was said
   }
   const ChatPrompt& asked = before ? with_passages : prompt;
   const std::span<const std::int64_t> all(asked.text);
@@ -91,14 +94,21 @@ void ChatSession::answer() {
     if (notes && (host || !noted)) notes->note();
     noted = true;
   };
+  ThoughtLine thoughts(flags_.common.quiet);
+  const auto show = [&](const AnswerTexts& texts) {
+    thoughts.show(texts);
+    flags_.json.say(texts.content);
+  };
+  options.shown_tokens = format_.shown_tokens(engine_.tokenizer());
   options.on_token = [&](std::int64_t, std::string_view text) {
     note_recall();
-    flags_.json.say(std::string(text));
+    show(reply_.push(text));
     return !stop.made();
   };
   recalled_.clear();
   const GenerateResult result = engine_.generate(
       asked.question.empty() ? all.subspan(body) : std::span(asked.question), options);
+  show(reply_.finish());
   if (!noted) note_recall();
   if (notes) recalled_ = notes->ranked();
   if (before) {
@@ -115,14 +125,15 @@ void ChatSession::answer() {
   Json turn{{"message", message_},
             {"prompt_tokens", prompt.text.size() + prompt.question.size()},
             {"ids", result.ids},
-            {"text", result.text},
+            {"text", reply_.texts().content},
             {"finish", name_of(result.finish)}};
+  if (!reply_.texts().reasoning.empty()) turn["reasoning"] = reply_.texts().reasoning;
   if (!passages.empty()) turn["passages"] = passages_json(passages);
   if (notes && flags_.json.wanted())
     turn["recalled"] = recalled_json(recalled_, *engine_.memory(),
                                      [this](TokenRange event) { return text_of_event(event); });
   turns_.push_back(std::move(turn));
-  conversation_.answered(result.text);
+  conversation_.answered(reply_.texts().content);
   text_.clear();
 }
 

@@ -68,6 +68,8 @@ class ChatSession final : public ChatBackend {
   std::string message_;                  // to be answered next
   ChatPrompt prompt_;
   std::optional<PassageFinder> finder_;
+  const ToolCallFormat format_;
+  ChatAnswer reply_;  // to the message
 };
 
 }  // namespace episodic::tools

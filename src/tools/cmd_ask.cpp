@@ -47,15 +47,16 @@ struct AskPrompt {
 };
 
 /// \param passages that are read again before the question; may be empty
-/// \param goes_on behind the memory; else a text begins here
+/// \param goes_on behind the memory; else a text begins here \param reply in the chat format
 AskPrompt ask_prompt(const AskFlags& flags, const Tokenizer& tokenizer,
-                     std::span<const Passage> passages, bool goes_on) {
+                     std::span<const Passage> passages, bool goes_on,
+                     std::optional<ChatAnswer>& reply) {
   std::string before = joined_text(passages);
   if (!before.empty()) before += "\n\n";
   AskPrompt prompt;
   if (flags.chat.chat) {
-    ChatPrompt chat =
-        chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt, goes_on);
+    ChatPrompt chat = chat_prompt(flags.chat, flags.model.model, tokenizer, before, flags.prompt,
+                                  goes_on, reply->turn());
     prompt = {std::move(chat.text), std::move(chat.question)};
   } else {
     if (!goes_on)
@@ -123,7 +124,13 @@ void run(const AskFlags& flags) {
   }
   // a memory that is all in its window has none: then it answers itself
   const bool alone = flags.passages_only && !passages.empty();
-  const AskPrompt prompt = ask_prompt(flags, tokenizer, passages, !alone);
+  std::optional<ChatAnswer> reply;
+  if (flags.chat.chat) {
+    const ToolCallFormat format = chat_format(flags.model.model, tokenizer);
+    reply.emplace(format, options.grammar != nullptr);
+    options.shown_tokens = format.shown_tokens(tokenizer);
+  }
+  const AskPrompt prompt = ask_prompt(flags, tokenizer, passages, !alone, reply);
   const auto prompt_tokens = static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
   if (alone)
     engine->attach_full_attention(prompt_tokens + options.max_new);
@@ -156,12 +163,18 @@ void run(const AskFlags& flags) {
                  });
   }
   const double read_seconds = engine->session().counters().prefill_seconds;
+  ThoughtLine thoughts(flags.common.quiet);
+  const auto show = [&](const AnswerTexts& texts) {
+    thoughts.show(texts);
+    flags.json.say(texts.content);
+  };
   options.on_token = [&](std::int64_t, std::string_view text) {
-    flags.json.say(std::string(text));
+    show(reply ? reply->push(text) : AnswerTexts{std::string(text), {}});
     return note();  // of the step before this token, which is not fed back yet
   };
   options.feed_last = flags.keep;  // what is committed holds the whole answer
   const GenerateResult result = engine->generate(last, options);
+  if (reply) show(reply->finish());
   if (result.ids.empty()) note();
   flags.json.say("\n");
   flags.generation.note_if_cut(flags.common, result);
@@ -169,11 +182,12 @@ void run(const AskFlags& flags) {
   const double prefill_seconds = read_seconds + result.prefill_seconds;
   Json json{{"prompt_tokens", prompt_tokens},
             {"ids", result.ids},
-            {"text", result.text},
+            {"text", reply ? reply->texts().content : result.text},
             {"finish", name_of(result.finish)},
             {"seconds", {{"prefill", prefill_seconds}, {"decode", result.decode_seconds}}},
             {"memory", memory_json(*engine)},
             {"peak_resident_bytes", peak_resident_bytes()}};
+  if (reply && !reply->texts().reasoning.empty()) json["reasoning"] = reply->texts().reasoning;
   if (reread.count > 0) {
     json["seconds"]["find"] = find_seconds;
     json["passages"] = passages_json(passages);

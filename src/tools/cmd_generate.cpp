@@ -36,10 +36,12 @@ std::string prompt_text(const GenerateFlags& flags) {
 }
 
 /// What is read, and the question that is a step of its own if there is one.
-ChatPrompt prompt_ids(const GenerateFlags& flags, const Engine& engine) {
+/// \param reply in the chat format
+ChatPrompt prompt_ids(const GenerateFlags& flags, const Engine& engine,
+                      std::optional<ChatAnswer>& reply) {
   if (flags.chat.chat)
     return chat_prompt(flags.chat, flags.model.model, engine.tokenizer(), prompt_text(flags),
-                       flags.question, false);
+                       flags.question, false, reply->turn());
   ChatPrompt prompt;
   prompt.text = flags.ids_file.empty()
                     ? engine.tokenizer().encode(prompt_text(flags), !flags.no_special)
@@ -65,7 +67,13 @@ void run(const GenerateFlags& flags) {
   const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   if (grammar) constrain(options, grammar, engine->tokenizer());
-  const auto [prompt, question] = prompt_ids(flags, *engine);
+  std::optional<ChatAnswer> reply;
+  if (flags.chat.chat) {
+    const ToolCallFormat format = chat_format(flags.model.model, engine->tokenizer());
+    reply.emplace(format, grammar.has_value());
+    options.shown_tokens = format.shown_tokens(engine->tokenizer());
+  }
+  const auto [prompt, question] = prompt_ids(flags, *engine, reply);
   attach(*engine, flags.common, flags.model, config,
          static_cast<std::int64_t>(prompt.size() + question.size()) + options.max_new,
          flags.entries.starts(*engine, config, prompt));
@@ -73,8 +81,13 @@ void run(const GenerateFlags& flags) {
   const auto text_reader = flags.encoder.open(*engine);
   if (text_reader) text_reader->attach(*engine);
 
+  ThoughtLine thoughts(flags.common.quiet);
+  const auto show = [&](const AnswerTexts& texts) {
+    thoughts.show(texts);
+    flags.json.say(texts.content);
+  };
   options.on_token = [&](std::int64_t, std::string_view text) {
-    flags.json.say(std::string(text));
+    show(reply ? reply->push(text) : AnswerTexts{std::string(text), {}});
     return true;
   };
   GenerateResult result;
@@ -94,16 +107,18 @@ void run(const GenerateFlags& flags) {
   result = question.empty()
                ? engine->generate(std::span(prompt).last(prompt.empty() ? 0 : 1), options)
                : engine->generate(question, options);
+  if (reply) show(reply->finish());
   flags.json.say("\n");
   flags.generation.note_if_cut(flags.common, result);
   Json json{
       {"prompt_tokens", prompt.size() + question.size()},
       {"ids", result.ids},
-      {"text", result.text},
+      {"text", reply ? reply->texts().content : result.text},
       {"finish", name_of(result.finish)},
       {"seconds",
        {{"prefill", prefill_seconds + result.prefill_seconds}, {"decode", result.decode_seconds}}},
       {"peak_resident_bytes", peak_resident_bytes()}};
+  if (reply && !reply->texts().reasoning.empty()) json["reasoning"] = reply->texts().reasoning;
   if (const Json memory = memory_json(*engine); !memory.is_null()) json["memory"] = memory;
   flags.json.write(json);
 }

@@ -133,9 +133,10 @@ auto of_server(const std::string& address, F&& f) {
 
 /// An answer on its way.
 struct RemoteChat::Answer {
-  std::string text, finish;
+  ThoughtLine thoughts;
+  std::string text = {}, reasoning = {}, finish = {};
   std::int64_t prompt_tokens = 0, tokens = 0;
-  Json recalled;
+  Json recalled = {};
 };
 
 RemoteChat::RemoteChat(const ChatCommandFlags& flags)
@@ -216,8 +217,11 @@ void RemoteChat::take(const Json& part, Answer& answer, const ProgressCallback& 
   }
   for (const Json& choice : part.at("choices")) {
     const std::string text = text_in(choice.at("delta"), "content");
+    const std::string thought = text_in(choice.at("delta"), "reasoning_content");
+    answer.thoughts.show({text, thought});
     if (!text.empty()) flags_.json.say(text);
     answer.text += text;
+    answer.reasoning += thought;
     if (const std::string finish = text_in(choice, "finish_reason"); !finish.empty())
       answer.finish = finish;
     if (const auto recalled = choice.find("recalled"); recalled != choice.end())
@@ -227,7 +231,7 @@ void RemoteChat::take(const Json& part, Answer& answer, const ProgressCallback& 
 
 void RemoteChat::answer() {
   const StopRequest stop;
-  Answer answer;
+  Answer answer{.thoughts = ThoughtLine(flags_.common.quiet)};
   try {
     ProgressBar bar("reading", flags_.common.quiet);
     const ProgressCallback read = bar.callback();
@@ -263,6 +267,7 @@ void RemoteChat::add_turn(const Answer& answer) {
   if (!cancelled) turn["prompt_tokens"] = answer.prompt_tokens;
   turn["text"] = answer.text;
   turn["finish"] = answer.finish;
+  if (!answer.reasoning.empty()) turn["reasoning"] = answer.reasoning;
   recalled_.clear();
   if (answer.recalled.is_array()) {
     for (const Json& event : answer.recalled) recalled_.push_back(line_of(event));

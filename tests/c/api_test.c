@@ -258,6 +258,8 @@ static void test_engine(const char* path, const char* folder) {
   options.max_new = 8;
   seen.calls = 0;
   OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, on_token, &seen, &answer));
+  OK(episodic_answer_reasoning(answer, buffer, sizeof buffer, &length));
+  CHECK(length == 0); /* the model has no marks for what it thinks */
   OK(episodic_answer_text(answer, buffer, sizeof buffer, &length));
   CHECK(strstr(buffer, "52871") != NULL && strcmp(buffer, seen.text) == 0);
   OK(episodic_answer_ids(answer, ids, 64, &n));

@@ -773,6 +773,10 @@ void Caller::list_calls() {
     const episodic_answer a = answer();
     return get<std::int64_t>([&](auto... to) { return episodic_answer_ids(a, to...); });
   });
+  add("answer_reasoning", [this] {
+    const episodic_answer a = answer();
+    return get<char>([&](auto... to) { return episodic_answer_reasoning(a, to...); }, 1);
+  });
   add("answer_finish", [this] {
     std::int32_t finish = -1;
     return episodic_answer_finish(answer(), or_null(&finish));

@@ -198,6 +198,8 @@ y{% endfilter %}
 {{ 'a' | e }} {{ '<' | e }} {{ ('<' | e) | length }} {{ '<b>' | safe }} {{ '<' | safe | escape }} {{ 'x' | safe is escaped }} {{ '<' | escape | string }} {{ '<' | forceescape }}
 {{ ('<' | e) ~ '>' }}
 {{ ('<' | e) + '>' }}
+{{ '<' + ('<' | safe) + '&' ~ '<' }}
+{{ 'a' ~ '' + ('<' | safe) ~ ('' + ('<' | e)) | length }}
 {{ ('a' | safe) | upper }}
 {{ ['a' | safe] }}
 {{ 'a b' | urlencode }} {{ 'a/b?c=d&\u00e9' | urlencode }} {{ 5 | urlencode }}
@@ -285,7 +287,7 @@ x {#- comment -#} y {# c #} z
 
 UNBUILT = re.compile(
     r"\|\s*(filesizeformat|pprint|random|striptags|urlize|wordwrap|xmlattr)\b|\.(encode|format_map|isidentifier|maketrans|translate)\(|"
-    r"\.real|\\N\{|cycler|joiner|lipsum|\(-8\)|2 \*\* 200|10 \*\* 40|\{:5d\}|\| e\) [~+]|\| safe\) \| upper|\['a' \| safe\]|"
+    r"\.real|\\N\{|cycler|joiner|lipsum|\(-8\)|2 \*\* 200|10 \*\* 40|\{:5d\}|\| safe\) \| upper|\['a' \| safe\]|"
     r"\{\{ self|attr\('real'\)|\(9007199254740993\) \| round\(1, |\(([\[({]|range|namespace|msgs).*\| urlencode|"
     r"\(-3\) \*\* \(2.5\)|^\{\{ \((none|true|false|[-.\de]+|\{.*\})\)\[.*:.*\] \}\}$")
 

@@ -24,7 +24,18 @@ inline const ToolCallFormat& format_named(const std::string& form) {
       {"granite", "<|tool_call|>"},
       {"deepseek", "<\uff5ctool\u2581call\u2581begin\uff5c> ```json"},
       {"deepseek_v3", "<\uff5ctool\u2581call\u2581begin\uff5c>"},
-      {"functionary", "<function="}};
+      {"functionary", "<function="},
+      {"harmony", "<|channel|> <|message|>"},
+      {"gemma", "<|tool_call> <|channel>thought"},
+      {"lfm", "<|tool_call_start|>"},
+      {"olmo", "<function_calls>"},
+      {"apertus", "<|tools_prefix|> <|inner_prefix|>"},
+      {"cohere", "<|START_ACTION|> <|START_THINKING|>"},
+      {"nemotron", "<TOOLCALL>"},
+      {"seed", "<seed:tool_call> <seed:think>"},
+      {"qwen_coder", "<tool_call> <parameter="},
+      {"glm", "<tool_call> <arg_key>"},
+      {"granite_thinking", "<|tool_call|> <think> <response>"}};
   const auto at = formats.find(form);
   if (at != formats.end()) return at->second;
   return formats.emplace(form, ToolCallFormat(ChatTemplate(sources.at(form), form))).first->second;
@@ -49,17 +60,33 @@ inline std::vector<ToolCallEvent> joined_events(const std::vector<ToolCallEvent>
   std::vector<ToolCallEvent> out;
   for (const ToolCallEvent& e : events)
     if (!out.empty() && out.back().kind == e.kind && out.back().index == e.index &&
-        (e.kind == ToolCallEvent::Kind::content || e.kind == ToolCallEvent::Kind::arguments))
+        e.kind != ToolCallEvent::Kind::begun && e.kind != ToolCallEvent::Kind::ended &&
+        e.kind != ToolCallEvent::Kind::broken)
       out.back().text += e.text;
     else
       out.push_back(e);
   return out;
 }
 
+/// What an answer is, told in a line, as in `Answer::told`.
+inline std::string told(const std::vector<ToolCallEvent>& events) {
+  using Kind = ToolCallEvent::Kind;
+  std::string out;
+  for (const ToolCallEvent& e : joined_events(events)) {
+    if (e.kind == Kind::content) out += e.text;
+    if (e.kind == Kind::reasoning) out += "{" + e.text + "}";
+    if (e.kind == Kind::begun) out += "[" + e.name + "(";
+    if (e.kind == Kind::arguments) out += e.text;
+    if (e.kind == Kind::ended) out += ")]";
+    if (e.kind == Kind::broken) out += "!]";
+  }
+  return out;
+}
+
 struct Answer {
   const char* form;
   std::string text;
-  std::string told;  ///< content, and [name(arguments)] for each call
+  std::string told;  ///< content, {what is thought}, and [name(arguments)] for each call
 };
 
 #define DS(word) "<\uff5ctool\u2581" word "\uff5c>"
@@ -139,9 +166,9 @@ inline std::vector<Answer> answers() {
        call_one + ", " + unknown + "]</tool_call>"},
       // thoughts
       {"hermes", "<think>\n<tool_call>" + one + "</tool_call>\n</think>\n<tool_call>" + two,
-       "<think>\n<tool_call>" + one + "</tool_call>\n</think>" + call_two},
-      {"hermes", "\n<think></think>\n\n" + two, "\n<think></think>" + call_two},
-      {"hermes", "<think>a <tool_call>" + one, "<think>a <tool_call>" + one},
+       "{<tool_call>" + one + "</tool_call>}" + call_two},
+      {"hermes", "\n<think></think>\n\n" + two, call_two},
+      {"hermes", "<think>a <tool_call>" + one, "{a <tool_call>" + one + "}"},
       {"hermes", "a <think><tool_call>" + one, "a <think>" + call_one},
       {"general", "<tool_call>\n" + one + "\n</tool_call>", call_one},
       // the other forms
@@ -190,7 +217,7 @@ inline std::vector<Answer> answers() {
                                                                                        "end"),
        R"([add({"a": 1})][now({})])"},
       {"deepseek", "<think>\nhm\n</think>\n\n" DS("call\u2581begin") "function" DS("sep") "now\n{}",
-       "<think>\nhm\n</think>[now({})]"},
+       "{hm}[now({})]"},
       {"deepseek", DS("calls\u2581begin") "x", DS("calls\u2581begin") "x"},
       {"deepseek_v3",
        "Well." DS("calls\u2581begin")

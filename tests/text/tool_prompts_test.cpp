@@ -403,8 +403,8 @@ TEST_CASE("forced calls are read by the parser, with each tool and several of th
 TEST_CASE("tools are refused where the template's form of calls is not supported") {
   for (const char* source :
        {"{{ tools | tojson }}{% for m in messages %}{{ m.content }}{% endfor %}",
-        "{% for m in messages %}{{ m.content }}{% endfor %}{# <tool_call><function=f><parameter=x> "
-        "#}"}) {
+        "{% for t in tools or [] %}<call {{ t.function.name }}>{% endfor %}{{ messages[0].content "
+        "}}"}) {
     const ToolCallFormat format(ChatTemplate(source, "T"));
     CHECK(!format.refusal().empty());
     const std::vector<ChatMessage> messages{{"user", "hi"}};

@@ -17,13 +17,13 @@ constexpr const char* kTemplate =
     "{% if add_generation_prompt %}answer{{ ' (' ~ mood ~ ')' if mood is defined }}: {% endif %}";
 
 /// The shipped model with a chat format.
-void make_model(const fs::path& from, const fs::path& dir) {
+void make_model(const fs::path& from, const fs::path& dir, const char* format = kTemplate) {
   fs::create_directories(dir);
   for (const auto& entry : fs::directory_iterator(from))
     if (entry.path().filename() != "tokenizer_config.json")
       fs::create_symlink(fs::absolute(entry.path()), dir / entry.path().filename());
   Json config = Json::parse(contents(from / "tokenizer_config.json"));
-  config["chat_template"] = kTemplate;
+  config["chat_template"] = format;
   put(dir / "tokenizer_config.json", config.dump());
 }
 
@@ -80,6 +80,59 @@ TEST_CASE("generate --chat reads what the template makes of the prompt") {
   refused(model, "--chat --chat-variables 3 --prompt a", "no JSON object");
   put(scratch / "ids", "[1, 5]");
   refused(model, "--chat --ids " + quoted((scratch / "ids").string()), "takes a prompt of text");
+}
+
+TEST_CASE("generate, ask and chat show what is said, and what is thought apart from it") {
+  const auto shipped = recall_model();
+  if (!shipped) EPISODIC_SKIP("no model");
+  const Scratch scratch;
+  const fs::path thinks = scratch / "thinks", channels = scratch / "channels";
+  // the first drops thoughts of earlier turns, as thinking models' formats do
+  make_model(*shipped, thinks,
+             "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] if not "
+             "loop.last else m.content }}</s>{% endfor %}<assistant>{# <think> #}");
+  make_model(
+      *shipped, channels,
+      "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}"
+      "{{ '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endfor %}"
+      "{% if add_generation_prompt %}<|start|>assistant{% endif %}");
+  put(scratch / "think.gbnf", R"(root ::= "<think>\nHm.\n</think>\n\nYes.")");
+  // of an answer that is held to a form the final channel is begun
+  put(scratch / "channel.gbnf",
+      R"(root ::= "Yes.<|end|><|start|>assistant<|channel|>analysis<|message|>Hm.<|end|>")");
+  put(scratch / "text", "The pass key is 4711.");
+  put(scratch / "turns", "Is it?\nAnd now?\n");
+  for (const auto& [model, grammar] :
+       {std::pair(thinks, "think.gbnf"), std::pair(channels, "channel.gbnf")}) {
+    const std::string with = " --model " + quoted(model.string()) + " --max-new 100 --grammar " +
+                             quoted((scratch / grammar).string());
+    const Json generated = json_of("generate --quiet --chat --prompt 'Is it?'" + with);
+    CHECK(generated["text"] == "Yes.");
+    CHECK(generated["reasoning"] == "Hm.");
+    const Run said = run_episodic("generate --chat --prompt 'Is it?'" + with);
+    INFO(said.err);
+    CHECK(said.out == "Yes.\n");
+    CHECK(said.err.find("Hm.") != std::string::npos);
+    const std::string dir = quoted((scratch / (grammar + std::string(".mem"))).string());
+    const Run ingest = run_episodic("ingest --quiet --text " + quoted((scratch / "text").string()) +
+                                    " --model " + quoted(model.string()) + " --memory-dir " + dir);
+    REQUIRE(ingest.status == 0);
+    const Json asked =
+        json_of("ask --quiet --chat --reread 0 --prompt 'Is it?' --memory-dir " + dir + with);
+    CHECK(asked["text"] == "Yes.");
+    CHECK(asked["reasoning"] == "Hm.");
+    const Run chat = run_episodic("chat --quiet --no-history" + with + " --json " +
+                                  quoted((scratch / "chat.json").string()) + " < " +
+                                  quoted((scratch / "turns").string()));
+    INFO(chat.err);
+    REQUIRE(chat.status == 0);
+    const Json turns = Json::parse(contents(scratch / "chat.json"))["turns"];
+    REQUIRE(turns.size() == 2);  // though the format changes earlier turns
+    for (const Json& turn : turns) {
+      CHECK(turn["text"] == "Yes.");
+      CHECK(turn["reasoning"] == "Hm.");
+    }
+  }
 }
 
 TEST_CASE("ask --chat goes on behind what the memory holds") {

@@ -217,6 +217,10 @@ typedef enum episodic_finish {
 
 EPISODIC_C_API int32_t episodic_answer_text(episodic_answer answer, char* text, size_t capacity,
                                             size_t* length);
+/* What the model thought before it said that, in the chat format of a model that does; else empty.
+ * Since version 3. */
+EPISODIC_C_API int32_t episodic_answer_reasoning(episodic_answer answer, char* text, size_t capacity,
+                                                 size_t* length);
 EPISODIC_C_API int32_t episodic_answer_ids(episodic_answer answer, int64_t* ids, size_t capacity,
                                            size_t* n);
 EPISODIC_C_API int32_t episodic_answer_finish(episodic_answer answer, int32_t* finish);

@@ -43,13 +43,15 @@ struct AnswerFormat {
   auto operator<=>(const AnswerFormat&) const = default;
 };
 
-/// Tools that an answer may call, and how its calls are found in its text.
+/// How an answer's text is parted: what the model thinks, what it says, what it calls.
 struct ToolUse {
   ToolCallFormat format;
-  std::vector<Tool> tools;
-  std::string begin;      ///< of a forced call: stands at the end of the prompt
-  bool thinking = false;  ///< the answer begins within what the model thinks
-  bool parallel = true;   ///< more than one call
+  std::vector<Tool> tools;  ///< that it may call; may be none
+  /// Of a forced call, or of an answer that is held to a form: stands at the end of the prompt.
+  std::string begin = {};
+  bool thinking = false;       ///< the answer begins within what the model thinks
+  bool parallel = true;        ///< more than one call
+  bool part_reasoning = true;  ///< false: what the model thinks is content
 
   /// Of an answer; it has read `begin`.
   ToolCallParser parser() const;
@@ -70,6 +72,7 @@ struct Request {
   std::vector<Tool> tools;                       ///< of a chat
   ToolChoice tool_choice;
   bool parallel_tool_calls = true;
+  bool part_reasoning = true;  ///< what the model thinks is told apart from its answer
   GenerateOptions options;
   std::optional<AnswerFormat> format;  ///< nothing: any text
   std::size_t choices = 1;             ///< answers to the same prompt, each with a seed of its own
@@ -91,7 +94,7 @@ struct Job {
   Work work;
   /// Of a request that keeps its turn: committed once it is answered whole.
   std::shared_ptr<MemoryWriter> writer;
-  std::shared_ptr<const ToolUse> tools;  ///< null: the answer calls none
+  std::shared_ptr<const ToolUse> tools;  ///< null: the answer is content alone
 };
 
 /// Makes work of requests, and has it done. Safe to use from several threads.
@@ -157,7 +160,7 @@ class Service {
   std::shared_ptr<const TokenGrammar> grammar_of_calls(const ForcedCalls& forced, bool several);
   ChatPrompt chat_prompt_of(const Request& request, bool goes_on, Job& job);
   void find_passages(const Request& request, Job& job, const std::function<bool()>& wanted) const;
-  std::string let_call(const Request& request, const std::string& prompt, Job& job);
+  std::string part_answer(const Request& request, const std::string& prompt, Job& job);
   RenderedPrompt render_calls(const Request& request, bool may_call) const;
 
   const std::shared_ptr<const Model> model_;

@@ -44,10 +44,11 @@ struct ConversationOptions {
   std::vector<Tool> tools = {};
 };
 
-/// What a turn says of functions. Needs ConversationOptions::calls.
+/// What a turn says of functions, and of how its answer begins.
 struct TurnCalls {
-  /// That the model may call from here on. Those that it was told of last are not read again;
-  /// others are told as a new conversation tells of them, behind the results that open the turn.
+  /// That the model may call from here on; they need ConversationOptions::calls. Those that it was
+  /// told of last are not read again; others are told as a new conversation tells of them, behind
+  /// the results that open the turn.
   std::vector<Tool> tools = {};
   /// Given the whole prompt as text, gives what the answer begins with. Null: nothing.
   std::function<std::string(const std::string& prompt)> opening = {};
@@ -71,7 +72,7 @@ class Conversation {
   /// A user's turn: a text and a question about it, of which either may be empty. The question's
   /// part begins where the question does and ends where the answer begins; without a question all
   /// is `text`. \throws as above
-  ChatPrompt ask(const std::string& text, const std::string& question);
+  ChatPrompt ask(const std::string& text, const std::string& question, const TurnCalls& calls = {});
   /// A turn of a model that may call functions. \throws as above, and what `opening` throws
   ChatPrompt ask(std::vector<ChatMessage> turn, const TurnCalls& calls);
   /// What the model said to it, all of which it has read. Without this the turn never was.
@@ -96,6 +97,7 @@ class Conversation {
   /// Where the last answer ends in the rendered conversation; npos if it cannot be found.
   std::size_t end_of_last_answer(const std::string& before) const;
   RenderedPrompt behind_any_answer(std::vector<ChatMessage> messages, bool to_answer) const;
+  std::optional<ChatMessage> marked_call(const std::string& mark) const;
   RenderedPrompt with_new_tools(std::span<const ChatMessage> turn,
                                 std::span<const Tool> tools) const;
 

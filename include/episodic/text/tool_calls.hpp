@@ -2,7 +2,8 @@
 #pragma once
 /// \file
 /// Tools that a chat model may call: the client's list of them, how a model's chat template writes
-/// tools and calls, and the calls in an answer as it is being written.
+/// tools and calls, and the parts of an answer as it is being written: what the model thinks, what
+/// it says, what it calls.
 ///
 /// \code
 /// const ToolCallFormat format(chat);                       // once for a model
@@ -94,8 +95,8 @@ class ToolCallFormat {
  public:
   explicit ToolCallFormat(const ChatTemplate& chat);
 
-  /// "hermes", "llama", "mistral", "mistral_named", "tool_call_list", "deepseek", "functionary",
-  /// or "general": the template has no form, and Hermes' is described to the model.
+  /// A name of docs/tool-calls.md; "general": the template has no form, and Hermes' is described to
+  /// the model.
   std::string_view name() const;
   /// The template writes the list of tools itself.
   bool native() const;
@@ -112,7 +113,19 @@ class ToolCallFormat {
   RenderedPrompt render(std::span<const ChatMessage> messages, const ChatOptions& options,
                         std::span<const Tool> tools) const;
 
-  /// Special tokens that mark calls: a decoder must not leave them out of the answer's text.
+  /// The template shows marks that part what a model thinks, or channels, from its answer. Answers
+  /// without tools are then for the parser too.
+  bool parts_answers() const;
+  /// Whether the answer to this prompt begins within what the model thinks
+  /// (ToolCallOptions::thinking).
+  bool begins_thinking(std::string_view prompt) const;
+  /// What to append to a prompt whose answer is held to a form of its own (JSON, say), so that the
+  /// whole of it is content: the end of a thought, or the header of a channel. May be empty. Give
+  /// it to the parser too.
+  std::string held_opening(std::string_view prompt) const;
+
+  /// Special tokens that mark calls and thoughts: a decoder must not leave them out of the answer's
+  /// text.
   std::vector<std::int64_t> shown_tokens(const Tokenizer& tokenizer) const;
 
   /// What to hold an answer to for a choice of kind `required`.
@@ -130,6 +143,7 @@ class ToolCallFormat {
 struct ToolCallEvent {
   enum class Kind : std::uint8_t {
     content,    ///< `text` is no call
+    reasoning,  ///< `text` is what the model thinks, without the marks around it
     begun,      ///< the call `index`, with `id` and `name`
     arguments,  ///< `text` continues the arguments of the call `index`
     ended,      ///< the arguments of the call `index` are one JSON object
@@ -141,12 +155,21 @@ struct ToolCallEvent {
   friend bool operator==(const ToolCallEvent&, const ToolCallEvent&) = default;
 };
 
+/// What is said and what is thought, of the events of an answer.
+struct AnswerTexts {
+  std::string content, reasoning;
+  void add(std::span<const ToolCallEvent> events);
+};
+
 struct ToolCallOptions {
   /// False: a call is reported once it is whole, so that a broken one can be content. True: from
   /// its name on; where it then breaks off, `broken` is reported.
   bool early_arguments = false;
-  /// The answer begins within what the model thinks, because the prompt ends with <think>.
+  /// The answer begins within what the model thinks, because the prompt ends with <think>, or
+  /// another model's mark for it (ToolCallFormat::begins_thinking).
   bool thinking = false;
+  /// False: what the model thinks is content, with the marks around it. (Channels have none.)
+  bool part_reasoning = true;
   /// Bytes of one call; a longer one is content. Bounds what the parser keeps.
   std::size_t longest_call = std::size_t{1} << 20;
   /// Ids depend on it alone; absent: on the system's entropy.
@@ -154,8 +177,11 @@ struct ToolCallOptions {
 };
 
 /// Finds calls in an answer. What looks like a call, but is not one JSON object with the name of a
-/// tool, is content, as it was written. White space beside a call belongs to it. A call within
-/// <think>...</think> at the answer's beginning is content.
+/// tool, is content, as it was written. White space beside a call belongs to it.
+///
+/// What a model thinks stands at the answer's beginning, between the marks that its template has,
+/// or <think> and </think>; white space beside these belongs to them. No call is found in it. In a
+/// form with channels these part the answer, and what is no call after all is reasoning.
 ///
 /// The events do not depend on how the answer is cut into pieces, except that content and arguments
 /// come in other pieces.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Calls of tools in an answer, as each protocol's form is told of them.
+// The parts of an answer (thoughts, text, calls of tools), as each protocol's form is told of them.
 
 #include <memory>
 #include <optional>
@@ -25,8 +25,8 @@ class AnswerCalls {
   std::vector<ToolCallEvent> finish();
   /// Calls that ended so far.
   std::size_t calls() const { return parser_ ? parser_->calls() : 0; }
-  /// Whether there are tools to call.
-  bool may_call() const { return parser_.has_value(); }
+  /// Whether it may have other parts than its text.
+  bool parts() const { return parser_.has_value(); }
 
  private:
   std::vector<ToolCallEvent> kept(std::vector<ToolCallEvent> events);

@@ -62,6 +62,9 @@ std::string named_event(const Json& json) {
 
 Json text_block() { return {{"type", "text"}, {"text", ""}}; }
 
+/// Its signature proves to Anthropic's servers whose thought it is; here nobody asks for one.
+Json thinking_block() { return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}; }
+
 Json call_block(const ToolCallEvent& event) {
   return {{"type", "tool_use"}, {"id", event.id}, {"name", event.name}, {"input", Json::object()}};
 }
@@ -101,6 +104,11 @@ Json MessagesForm::whole(std::span<const Served> choices) {
       case ToolCallEvent::Kind::content:
         if (content.empty() || content.back()["type"] != "text") content.push_back(text_block());
         content.back()["text"].get_ref<std::string&>() += event.text;
+        break;
+      case ToolCallEvent::Kind::reasoning:
+        if (content.empty() || content.back()["type"] != "thinking")
+          content.push_back(thinking_block());
+        content.back()["thinking"].get_ref<std::string&>() += event.text;
         break;
       case ToolCallEvent::Kind::begun:
         content.push_back(call_block(event));
@@ -144,7 +152,7 @@ std::string MessagesForm::delta(Json delta) {
 std::string MessagesForm::open_block(Json block) {
   std::string events = close_block();
   open_ = true;
-  text_open_ = block["type"] == "text";
+  open_type_ = block["type"].get<std::string>();
   events += named_event(
       {{"type", "content_block_start"}, {"index", blocks_}, {"content_block", std::move(block)}});
   if (blocks_++ == 0) events += silence();
@@ -156,13 +164,23 @@ std::string MessagesForm::close_block() {
   return named_event({{"type", "content_block_stop"}, {"index", blocks_ - 1}});
 }
 
+/// \param type of the block, and of the field that has its text
+std::string MessagesForm::say(const char* type, const std::string& text) {
+  std::string events;
+  const bool thinks = std::string_view(type) == "thinking";
+  if (!open_ || open_type_ != type) events = open_block(thinks ? thinking_block() : text_block());
+  return events + delta({{"type", std::string(type) + "_delta"}, {type, text}});
+}
+
 std::string MessagesForm::events_of(const std::vector<ToolCallEvent>& found) {
   std::string events;
   for (const ToolCallEvent& event : found) {
     switch (event.kind) {
       case ToolCallEvent::Kind::content:
-        if (!open_ || !text_open_) events += open_block(text_block());
-        events += delta({{"type", "text_delta"}, {"text", event.text}});
+        events += say("text", event.text);
+        break;
+      case ToolCallEvent::Kind::reasoning:
+        events += say("thinking", event.text);
         break;
       case ToolCallEvent::Kind::begun:
         events += open_block(call_block(event));

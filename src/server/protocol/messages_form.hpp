@@ -14,8 +14,8 @@
 
 namespace episodic::server {
 
-/// A message of one choice, whose content is a block of text, or blocks of text and of calls in
-/// their order. A stream is message_start, then for each block content_block_start,
+/// A message of one choice, whose content is a block of text, or blocks of thoughts, text and calls
+/// in their order. A stream is message_start, then for each block content_block_start,
 /// content_block_delta for each part and content_block_stop (a ping behind the first start),
 /// message_delta with why it ended and what it took, message_stop.
 class MessagesForm final : public AnswerForm {
@@ -24,7 +24,7 @@ class MessagesForm final : public AnswerForm {
     std::string id, model;
     std::int64_t prompt_tokens = 0;
     bool recall = false;                   ///< tells what was recalled
-    std::shared_ptr<const ToolUse> tools;  ///< null: there are none to call
+    std::shared_ptr<const ToolUse> tools;  ///< how its text is parted; null: it is content
   };
   explicit MessagesForm(Head head) : head_(std::move(head)), calls_(head_.tools) {}
 
@@ -42,13 +42,15 @@ class MessagesForm final : public AnswerForm {
   const char* stop_reason(const Served& served) const;
   std::string delta(Json delta);
   std::string open_block(Json block);
+  std::string say(const char* type, const std::string& text);
   std::string close_block();
   std::string events_of(const std::vector<ToolCallEvent>& found);
 
   Head head_;
   AnswerCalls calls_;
   std::int64_t blocks_ = 0;  // that were opened
-  bool text_open_ = false, open_ = false;
+  bool open_ = false;
+  std::string open_type_;  // of the block of now
 };
 
 /// Whether a path, as it was sent, is /v1/messages or below.

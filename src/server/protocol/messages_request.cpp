@@ -98,12 +98,18 @@ class Turns {
       Block block(content[i], fmt::format("{}[{}]", name, i));
       if (block.type() == "text")
         say(text_of_block(block));
+      else if (block.type() == "thinking" && role == "assistant")
+        think(block);
+      else if (block.type() == "redacted_thinking" && role == "assistant")
+        pass_over(block, "data");
       else if (block.type() == "tool_use" && role == "assistant")
         call(block);
       else if (block.type() == "tool_result" && role == "user")
         result(block);
       else
-        block.refuse("\"text\" is, \"tool_use\" of an assistant, and \"tool_result\" of a user");
+        block.refuse(
+            "\"text\" is, \"thinking\" and \"tool_use\" of an assistant, and \"tool_result\" of a "
+            "user");
     }
     if (!begun_) say("");
   }
@@ -133,6 +139,18 @@ class Turns {
     if (!begun_ && !content.empty() && !text.empty()) content += "\n\n";
     content += text;
     begun_ = true;
+  }
+  static void pass_over(Block& block, const char* field) {
+    block.fields().find(field);
+    block.end();
+  }
+  /// What was thought in a message that may have thought before.
+  void think(Block& block) {
+    const std::string text = block.text("thinking");
+    pass_over(block, "signature");
+    if (messages_.empty() || messages_.back().role != role_) add({role_, ""});
+    Json& thought = messages_.back().fields["reasoning_content"];
+    thought = thought.is_null() ? text : thought.get<std::string>() + "\n\n" + text;
   }
   void call(Block& block) {
     const std::string id = block.text("id");

@@ -18,15 +18,15 @@ Json choice_of(std::size_t index, const char* name, Json content, Json finish, J
   return choice;
 }
 
-/// Puts the calls of a whole answer into its message. \return whether there are any
+/// Puts thoughts and calls of a whole answer into its message. \return whether it calls
 bool take_calls(std::shared_ptr<const ToolUse> use, const std::string& text, Json& message) {
   AnswerCalls found(std::move(use));
   std::vector<ToolCallEvent> events = found.push(text);
   for (ToolCallEvent& event : found.finish()) events.push_back(std::move(event));
-  std::string content;
+  AnswerTexts texts;
+  texts.add(events);
   Json calls = Json::array();
   for (const ToolCallEvent& event : events) {
-    if (event.kind == ToolCallEvent::Kind::content) content += event.text;
     if (event.kind == ToolCallEvent::Kind::begun)
       calls.push_back(call_json(event.id, event.name, ""));
     if (event.kind == ToolCallEvent::Kind::arguments) {
@@ -34,7 +34,8 @@ bool take_calls(std::shared_ptr<const ToolUse> use, const std::string& text, Jso
       arguments = arguments.get<std::string>() + event.text;
     }
   }
-  message["content"] = content.empty() && !calls.empty() ? Json() : Json(content);
+  message["content"] = texts.content.empty() && !calls.empty() ? Json() : Json(texts.content);
+  if (!texts.reasoning.empty()) message["reasoning_content"] = texts.reasoning;
   if (!calls.empty()) message["tool_calls"] = calls;
   return !calls.empty();
 }
@@ -146,6 +147,11 @@ std::string OpenAiForm::events_of(std::size_t choice, const std::vector<ToolCall
     if (event.kind == ToolCallEvent::Kind::content) {
       if (!event.text.empty())
         events += event_of(chunk(choice, event.text, nullptr, untold(choice)));
+      continue;
+    }
+    if (event.kind == ToolCallEvent::Kind::reasoning) {
+      events +=
+          event_of(chunk_of(choice, {{"reasoning_content", event.text}}, nullptr, untold(choice)));
       continue;
     }
     const bool begun = event.kind == ToolCallEvent::Kind::begun;

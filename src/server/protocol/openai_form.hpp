@@ -26,7 +26,7 @@ class OpenAiForm final : public AnswerForm {
     bool recall = false;  ///< tells what was recalled
     bool logprobs = false;
     TokenTexts tokens;                     ///< for log-probabilities
-    std::shared_ptr<const ToolUse> tools;  ///< null: there are none to call
+    std::shared_ptr<const ToolUse> tools;  ///< how its text is parted; null: it is content
   };
   explicit OpenAiForm(Head head) : head_(std::move(head)) {}
 

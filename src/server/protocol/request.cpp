@@ -77,7 +77,6 @@ constexpr AsksForNothing kOfChat[] = {
     {"add_generation_prompt", "[true]"},
     {"continue_final_message", "[false]"},
     {"parse_tool_calls", "[false, true]"},
-    {"reasoning_format", "[\"none\", \"auto\"]"},
     {"thinking_forced_open", "[false]"},
     {"mm_processor_kwargs", "[{}]"},
 };
@@ -294,6 +293,14 @@ void take_tools(const Body& body, Fields& fields, Request& request) {
   request.parallel_tool_calls = fields.flag("parallel_tool_calls", true);
 }
 
+/// Whether what a model thinks is told apart from its answer.
+void take_reasoning_format(Fields& fields, Request& request) {
+  const std::string format = fields.text("reasoning_format", "auto");
+  if (format != "auto" && format != "deepseek" && format != "none")
+    Fields::wrong("reasoning_format", "must be \"auto\", \"deepseek\" or \"none\"");
+  request.part_reasoning = format != "none";
+}
+
 constexpr std::size_t kMostChoices = 16;
 
 /// What an answer is to tell beside its text.
@@ -342,6 +349,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
       request.variables = template_variables_of(*variables);
     }
     take_tools(parsed, fields, request);
+    take_reasoning_format(fields, request);
     fields.take(kOfChat);
   } else {
     take_prompt(fields, request);

@@ -15,6 +15,8 @@ Json text_part(const std::string& text) {
           {"logprobs", Json::array()}};
 }
 
+Json thought_part(const std::string& text) { return {{"type", "reasoning_text"}, {"text", text}}; }
+
 bool cut(const Served& served) { return served.result.finish == FinishReason::length; }
 
 }  // namespace
@@ -118,7 +120,10 @@ std::string ResponsesForm::open_message() {
 
 std::string ResponsesForm::say(const std::string& text) {
   std::string events;
-  if (!open_ || item()["type"] != "message") events = open_message();
+  if (!open_ || item()["type"] != "message") {
+    if (!output_.empty()) logprobs_.keep(text.size());  // not those of marks before it
+    events = open_message();
+  }
   if (text.empty()) return events;
   Json& part = item()["content"][0];
   part["text"].get_ref<std::string&>() += text;
@@ -130,11 +135,43 @@ std::string ResponsesForm::say(const std::string& text) {
   return events += event("response.output_text.delta", std::move(more));
 }
 
+std::string ResponsesForm::think(const std::string& text) {
+  std::string events;
+  if (!open_ || item()["type"] != "reasoning") {
+    events = open({{"type", "reasoning"},
+                   {"id", Conversations::new_id("rs")},
+                   {"status", "in_progress"},
+                   {"summary", Json::array()},
+                   {"content", Json::array()}});
+    item()["content"].push_back(thought_part(""));
+    Json more = part_place();
+    more["part"] = thought_part("");
+    events += event("response.content_part.added", std::move(more));
+  }
+  logprobs_.keep(0);
+  item()["content"][0]["text"].get_ref<std::string&>() += text;
+  Json more = part_place();
+  more["delta"] = text;
+  return events += event("response.reasoning_text.delta", std::move(more));
+}
+
+std::string ResponsesForm::close_thought(Json& item) {
+  const Json& part = item["content"][0];
+  Json text = part_place(), whole = text;
+  text["text"] = part["text"];
+  whole["part"] = part;
+  const std::string events = event("response.reasoning_text.done", std::move(text));
+  return events + event("response.content_part.done", std::move(whole));
+}
+
 std::string ResponsesForm::close() {
   if (!std::exchange(open_, false)) return {};
   Json& item = this->item();
-  item["status"] = cut_ && item["type"] == "message" ? "incomplete" : "completed";
-  std::string events = item["type"] == "message" ? close_message(item) : close_call(item);
+  const std::string type = item["type"];
+  item["status"] = cut_ && type != "function_call" ? "incomplete" : "completed";
+  std::string events = type == "message"     ? close_message(item)
+                       : type == "reasoning" ? close_thought(item)
+                                             : close_call(item);
   Json more = place();
   more["item"] = item;
   return events += event("response.output_item.done", std::move(more));
@@ -167,6 +204,9 @@ std::string ResponsesForm::events_of(const std::vector<ToolCallEvent>& found) {
       case ToolCallEvent::Kind::content:
         events += say(one.text);
         break;
+      case ToolCallEvent::Kind::reasoning:
+        events += think(one.text);
+        break;
       case ToolCallEvent::Kind::begun:
         logprobs_.drop();
         events += open({{"type", "function_call"},
@@ -198,7 +238,7 @@ std::string ResponsesForm::part(std::size_t, const Part& part) {
   streamed_ = true;
   if (part.logprobs) logprobs_.add(*part.logprobs);
   std::string events = events_of(calls_.push(part.text));
-  if (output_.empty() && !calls_.may_call()) events += say("");  // it will be a message
+  if (output_.empty() && !calls_.parts()) events += say("");  // it will be a message
   return events;
 }
 

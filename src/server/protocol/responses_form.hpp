@@ -14,8 +14,9 @@
 
 namespace episodic::server {
 
-/// One response, whose output is a message, or messages and calls in their order; its events are
-/// numbered. What it says of itself at the end is what is stored: `settle` makes it, once.
+/// One response, whose output is a message, or thoughts, messages and calls in their order; its
+/// events are numbered. What it says of itself at the end is what is stored: `settle` makes it,
+/// once.
 class ResponsesForm final : public AnswerForm {
  public:
   struct Head {
@@ -26,7 +27,7 @@ class ResponsesForm final : public AnswerForm {
     bool recall = false;  ///< tells what was recalled
     Json said;            ///< what it repeats of the request
     TokenTexts logprobs;  ///< of the log-probabilities that it tells; not asked: none
-    std::shared_ptr<const ToolUse> tools = {};  ///< null: there are none to call
+    std::shared_ptr<const ToolUse> tools = {};  ///< how its text is parted; null: it is a message
   };
   explicit ResponsesForm(Head head)
       : head_(std::move(head)), calls_(head_.tools), logprobs_(head_.logprobs) {}
@@ -51,8 +52,10 @@ class ResponsesForm final : public AnswerForm {
   std::string open(Json item);
   std::string open_message();
   std::string say(const std::string& text);
+  std::string think(const std::string& text);
   std::string close();
   std::string close_message(Json& item);
+  std::string close_thought(Json& item);
   std::string close_call(Json& item);
   /// The item of now, and where it stands in the output.
   Json& item() { return output_.back(); }

@@ -109,6 +109,32 @@ Json output_item(Fields& fields) {
           {"output", std::move(kept)}};
 }
 
+/// What a model thought, as an output has it: its text, or a summary in its place.
+Json thought_item(Fields& fields) {
+  Json content = Json::array(), summary = Json::array();
+  const auto take = [&](const char* field, const char* type, Json& parts) {
+    const json* given = fields.find(field);
+    if (!given) return;
+    if (!given->is_array()) Fields::wrong(field, "must be a list of parts");
+    for (const json& one : *given) {
+      if (!one.is_object()) Fields::wrong(field, "must be a list of parts");
+      Fields part(one);
+      if (part.text("type") != type)
+        Fields::wrong(field, fmt::format("has a part of another type than {}", type));
+      parts.push_back({{"type", type}, {"text", part.text("text")}});
+      part.require_known();
+    }
+  };
+  take("content", "reasoning_text", content);
+  take("summary", "summary_text", summary);
+  fields.find("encrypted_content");  // of another server's
+  return {{"type", "reasoning"},
+          {"id", id_of(fields, "rs")},
+          {"status", "completed"},
+          {"summary", std::move(summary)},
+          {"content", std::move(content)}};
+}
+
 Json item_of(const json& item) {
   if (!item.is_object()) throw RequestError("must be an object", "");
   Fields fields(item);
@@ -117,10 +143,11 @@ Json item_of(const json& item) {
   Json kept = type == "message"                ? message_item(fields)
               : type == "function_call"        ? call_item(fields)
               : type == "function_call_output" ? output_item(fields)
+              : type == "reasoning"            ? thought_item(fields)
                                                : Json();
   if (kept.is_null())
-    Fields::wrong("type", fmt::format("'{}' is not built; message, function_call and "
-                                      "function_call_output are",
+    Fields::wrong("type", fmt::format("'{}' is not built; message, function_call, "
+                                      "function_call_output and reasoning are",
                                       printable(type, 40)));
   fields.require_known();
   return kept;
@@ -131,6 +158,12 @@ std::string text_of_content(const Json& content) {
   std::string text;
   for (const Json& part : content) text += part.at("text").get<std::string>();
   return text;
+}
+
+/// What an item of this type says was thought.
+std::string thought_of(const Json& item) {
+  const Json& content = item.at("content");
+  return text_of_content(content.empty() ? item.at("summary") : content);
 }
 
 /// A field of a body, as it was sent.
@@ -314,8 +347,14 @@ std::vector<ChatMessage> messages_of_items(const Json& items) {
     Json fields = Json::object();
   };
   std::vector<Message> messages;
+  std::string thought;  // of the assistant's next message
   for (const Json& item : items) {
     const std::string type = item.at("type");
+    if (type == "reasoning") {
+      thought += (thought.empty() ? "" : "\n\n") + thought_of(item);
+      continue;
+    }
+    const std::size_t before = messages.size();
     if (type == "message") {
       const std::string role = item.at("role");
       messages.push_back(
@@ -330,6 +369,9 @@ std::vector<ChatMessage> messages_of_items(const Json& items) {
       message.fields["tool_call_id"] = item.at("call_id");
       messages.push_back(std::move(message));
     }
+    if (thought.empty() || messages.size() == before) continue;
+    if (messages.back().role == "assistant") messages.back().fields["reasoning_content"] = thought;
+    thought.clear();
   }
   std::vector<ChatMessage> all;
   for (const Message& m : messages)
@@ -339,14 +381,19 @@ std::vector<ChatMessage> messages_of_items(const Json& items) {
 
 ChatMessage answer_of_items(const Json& output) {
   ChatMessage answer{"assistant", ""};
-  Json calls = Json::array();
+  Json calls = Json::array(), fields = Json::object();
+  std::string thought;
   for (const Json& item : output) {
+    if (item.at("type") == "reasoning")
+      thought += (thought.empty() ? "" : "\n\n") + thought_of(item);
     if (item.at("type") == "message") answer.content += text_of_content(item.at("content"));
     if (item.at("type") == "function_call")
       calls.push_back(
           call_json(item.at("call_id"), item.at("name"), arguments_json(item.at("arguments"))));
   }
-  if (!calls.empty()) answer.fields = text_of({{"tool_calls", std::move(calls)}});
+  if (!thought.empty()) fields["reasoning_content"] = thought;
+  if (!calls.empty()) fields["tool_calls"] = std::move(calls);
+  if (!fields.empty()) answer.fields = text_of(fields);
   return answer;
 }
 

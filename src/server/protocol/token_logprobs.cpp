@@ -45,6 +45,14 @@ Json TextLogprobs::rest() {
   return all;
 }
 
+void TextLogprobs::keep(std::size_t bytes) {
+  std::size_t kept = 0, covered = 0;
+  for (auto token = waiting_.rbegin(); token != waiting_.rend() && covered < bytes; ++token, ++kept)
+    covered += texts_.text_bytes(token->token.id);
+  while (waiting_.size() > kept) waiting_.pop_front();
+  bytes_ = 0;
+}
+
 void TextLogprobs::drop() {
   dropped_ = true;
   waiting_.clear();

@@ -50,6 +50,8 @@ class TextLogprobs {
   Json behind(std::size_t bytes);
   /// Of all others; none of them come again.
   Json rest();
+  /// Of those so far only the last are told of, those of so many bytes of text.
+  void keep(std::size_t bytes);
   /// What comes from here on is not told of.
   void drop();
 
