@@ -205,6 +205,30 @@ CASES |= {
                                                      llama_4_scaling_beta=0.4, **YARN))),
 }
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+GEMMA4 = dict(head_dim=8, sliding_window=8, final_logit_softcapping=3.0, tie_word_embeddings=True)
+CASES |= {
+    # E2B and E4B, as their makers write them: inputs of the layers, the last three attend to earlier layers' keys
+    "gemma4": dense("gemma4_text", old=dict(per_layer_config=None, global_head_dim=16, num_global_key_value_heads=None),
+                    num_hidden_layers=7, layer_types=[SLIDING, FULL, SLIDING, FULL, SLIDING, SLIDING, FULL],
+                    global_head_dim=16, num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
+                    vocab_size_per_layer_input=80, **GEMMA4),
+    # 31B: keys are values, heads of 512 in full layers
+    "gemma4_wide": dense("gemma4_text", hidden_size=16, num_hidden_layers=2, num_attention_heads=2, global_head_dim=512,
+                         layer_types=[SLIDING, FULL], num_global_key_value_heads=1, attention_k_eq_v=True,
+                         hidden_size_per_layer_input=0, **{**GEMMA4, "final_logit_softcapping": None}),
+    # 26B-A4B
+    "gemma4_moe": dense("gemma4_text", as_saved=True, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL],
+                        global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+                        hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=6, top_k_experts=2,
+                        moe_intermediate_size=20, **GEMMA4),
+    "gemma4_sees": dense("gemma4", audio_config=None,
+                         vision_config=dict(model_type="gemma4_vision", num_key_value_heads=2, head_dim=8,
+                                            position_embedding_size=16, **VISION),
+                         text_config=dict(BASE, num_hidden_layers=2, layer_types=[SLIDING, FULL], global_head_dim=16,
+                                          hidden_size_per_layer_input=0, **GEMMA4)),
+}
+
 
 def randomise(model, seed):
     """Weights at which every part of the model matters: norms away from 1, biases and heads away from 0."""
@@ -220,6 +244,9 @@ def randomise(model, seed):
             parameter.data.copy_(0.3 * draw)
         else:
             parameter.data.add_(0.3 * draw)
+    for name, buffer in model.named_buffers():  # weights that no gradient reaches
+        if name.endswith(("layer_scalar", "e_score_correction_bias")):
+            buffer.add_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def renamed(name, spec):

@@ -7,6 +7,16 @@
 
 namespace episodic {
 
+void embed(const DecoderWeights& w, std::span<const std::int64_t> ids, float* to) {
+  const Linear& table = w.embedding;
+  const auto multiplier = static_cast<float>(w.config.embedding_multiplier);
+  for (const std::int64_t id : ids) {
+    widen(table.type, table.weight + id * table.row_bytes(), table.in, to);
+    if (multiplier != 1.0f) scale(multiplier, to, table.in);
+    to += table.in;
+  }
+}
+
 void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::int64_t n,
                float* y) {
   const auto width = static_cast<std::int64_t>(w.weight.size());
@@ -15,6 +25,19 @@ void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::
     layer_norm(x, w.weight.data(), w.bias.empty() ? nullptr : w.bias.data(), eps, n, width, y);
   else
     rms_norm(x, w.weight.data(), eps, n, width, y);
+}
+
+void norm_heads(const ModelConfig& c, const DecoderNorm& norm, std::int64_t n,
+                std::int64_t row_width, float* x) {
+  if (norm.empty()) return;
+  norm_rows(c, norm, x, n * row_width / static_cast<std::int64_t>(norm.weight.size()), x);
+}
+
+void finish_keys(const ModelConfig& c, const LayerSpec& spec, const DecoderLayer& w, std::int64_t n,
+                 float* k, float* v) {
+  if (spec.keys_are_values) std::copy_n(k, n * w.k.out, v);
+  norm_heads(c, w.k_norm, n, w.k.out, k);
+  norm_heads(c, w.v_norm, n, w.k.out, v);
 }
 
 void activate(const LayerSpec& spec, const Xielu& xielu, float* gate, const float* up,

@@ -11,9 +11,20 @@
 
 namespace episodic {
 
+/// Rows of the embedding, [tokens, hidden].
+void embed(const DecoderWeights& w, std::span<const std::int64_t> ids, float* to);
+
 /// y = the norm of n rows of x, each as wide as its factors; y may be x.
 void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::int64_t n,
                float* y);
+
+/// Norms of queries, keys or values, if there are such: of each head, or of a token's whole row.
+void norm_heads(const ModelConfig& c, const DecoderNorm& norm, std::int64_t n,
+                std::int64_t row_width, float* x);
+
+/// Norms of a layer's own keys and values. \param v written, where they are made of the keys
+void finish_keys(const ModelConfig& c, const LayerSpec& spec, const DecoderLayer& w, std::int64_t n,
+                 float* k, float* v);
 
 /// What stands between the products of a feed-forward network: gate[i] becomes the input of the
 /// last one. Without a gate these are the rows of up, and `up` is not read.

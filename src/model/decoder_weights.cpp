@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "episodic/base/error.hpp"
@@ -79,6 +80,19 @@ class Loader {
     return planned_.has(role, layer) ? floats(planned_.at(role, layer)) : std::vector<float>();
   }
 
+  /// What a mixture beside a dense network has besides.
+  void beside(DecoderLayer& to, std::int64_t layer) {
+    using Role = WeightRole;
+    to.router_norm.weight = numbers(Role::router_scale, layer);
+    const float root = 1 / std::sqrt(static_cast<float>(to_.config.hidden_size));
+    for (float& x : to.router_norm.weight) x *= root;
+    to_.biases.push_back(numbers(Role::expert_scale, layer));
+    to.mixture.expert_scale = to_.biases.back().data();
+    to.expert_in_norm = norm(Role::expert_in_norm, layer);
+    to.dense_norm = norm(Role::dense_norm, layer);
+    to.expert_norm = norm(Role::expert_norm, layer);
+  }
+
   /// A norm's factors; empty if the plan has no such norm.
   DecoderNorm norm(WeightRole role, std::int64_t layer) const {
     if (!planned_.has(role, layer)) return {};
@@ -138,6 +152,12 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
   w->source = model.tensors;
   Loader load(model, *w);
   w->embedding = load.linear(Role::embedding, -1);
+  const bool has_inputs = model.config.per_layer_width > 0;
+  if (has_inputs) {
+    w->per_layer_embedding = load.linear(Role::per_layer_embedding, -1);
+    w->per_layer_model = load.linear(Role::per_layer_model, -1);
+    w->per_layer_model_norm = load.norm(Role::per_layer_model_norm, -1);
+  }
   for (std::int64_t l = 0; l < model.config.n_layers; ++l) {
     DecoderLayer layer;
     layer.input_norm = load.norm(Role::input_norm, l);
@@ -153,18 +173,26 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
       layer.o = load.linear(Role::conv_out, l);
     } else {
       layer.q = load.linear(Role::q, l);
-      layer.k = load.linear(Role::k, l);
-      layer.v = load.linear(Role::v, l);
+      if (spec.keys_of < 0) layer.k = load.linear(Role::k, l);
+      if (spec.keys_of < 0 && !spec.keys_are_values) layer.v = load.linear(Role::v, l);
+      if (spec.keys_of < 0 && spec.value_norm)
+        layer.v_norm.weight.assign(static_cast<std::size_t>(spec.head_dim), 1.0f);
       layer.o = load.linear(Role::o, l);
     }
-    if (spec.mixture) {
-      layer.mixture = load.mixture(spec.mixture, l);
-    } else {
+    if (spec.mixture) layer.mixture = load.mixture(spec.mixture, l);
+    if (spec.dense_beside) load.beside(layer, l);
+    if (!spec.mixture || spec.dense_beside) {
       if (spec.gated) layer.gate = load.linear(Role::gate, l);
       if (spec.activation == Activation::xielu) layer.xielu = xielu_of(load.planned(), l);
       layer.up = load.linear(Role::up, l);
       layer.down = load.linear(Role::down, l);
     }
+    if (has_inputs) {
+      layer.per_layer_gate = load.linear(Role::per_layer_gate, l);
+      layer.per_layer_out = load.linear(Role::per_layer_out, l);
+      layer.per_layer_norm = load.norm(Role::per_layer_norm, l);
+    }
+    if (spec.layer_scalar) layer.scalar = load.numbers(Role::layer_scalar, l).at(0);
     w->layers.push_back(std::move(layer));
   }
   w->final_norm = load.norm(Role::final_norm, -1);

@@ -101,12 +101,14 @@ void choose_experts(const MixtureSpec& spec, const float* choice_bias, float* pr
 }
 
 void Mixture::run(const MixtureSpec& spec, const MixtureWeights& weights, Activation activation,
-                  std::int64_t n, const float* x, float* y, RowClass rows) {
+                  std::int64_t n, const float* x, float* y, RowClass rows, const float* router_x) {
   const std::int64_t hidden = weights.router.in;
   for (std::int64_t first = 0; first < n; first += kMixtureRows) {
-    const Call call{
-        spec, weights, activation, std::min(kMixtureRows, n - first), x + first * hidden,
-        rows, hidden};
+    const float* const from = x + first * hidden;
+    const Call call{spec,       weights,
+                    activation, std::min(kMixtureRows, n - first),
+                    from,       router_x ? router_x + first * hidden : from,
+                    rows,       hidden};
     route(call);
     sort_by_expert(call);
     const std::int64_t pairs = call.n * spec.chosen;
@@ -125,13 +127,16 @@ void Mixture::run(const MixtureSpec& spec, const MixtureWeights& weights, Activa
 void Mixture::route(const Call& call) {
   const MixtureSpec& spec = call.spec;
   float* const scores = scores_.floats(call.n * spec.experts);
-  multiply_exactly(call.weights.router, call.n, call.x, scores, call.rows);
+  multiply_exactly(call.weights.router, call.n, call.router_x, scores, call.rows);
   chosen_.resize(index(call.n * spec.chosen));
   constexpr std::int64_t kRows = 32;  // of a task
   parallel_for((call.n + kRows - 1) / kRows, [&](std::int64_t block) {
-    for (std::int64_t i = block * kRows; i < std::min(call.n, (block + 1) * kRows); ++i)
-      choose_experts(spec, call.weights.choice_bias, scores + i * spec.experts,
-                     chosen_.data() + i * spec.chosen);
+    for (std::int64_t i = block * kRows; i < std::min(call.n, (block + 1) * kRows); ++i) {
+      ChosenExpert* const chosen = chosen_.data() + i * spec.chosen;
+      choose_experts(spec, call.weights.choice_bias, scores + i * spec.experts, chosen);
+      if (const float* const of = call.weights.expert_scale)
+        for (std::int64_t k = 0; k < spec.chosen; ++k) chosen[k].weight *= of[chosen[k].expert];
+    }
   });
 }
 

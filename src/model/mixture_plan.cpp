@@ -55,6 +55,10 @@ constexpr TensorNames kMixtureTensors[] = {
     {MixtureTensors::stacked, kQwenRouter, kQwenBias, kQwenChoice, "mlp.experts.gate_proj.weight",
      "mlp.experts.up_proj.weight", nullptr, "mlp.experts.down_proj.weight", kQwenSharedRouter,
      kQwenSharedGate, kQwenSharedUp, nullptr, kQwenSharedDown},
+    {MixtureTensors::gemma, "router.proj.weight", "router.proj.bias",
+     "router.e_score_correction_bias", nullptr, nullptr, "experts.gate_up_proj",
+     "experts.down_proj", kQwenSharedRouter, kQwenSharedGate, kQwenSharedUp, nullptr,
+     kQwenSharedDown},
 };
 
 const TensorNames& names_of(MixtureTensors which) {

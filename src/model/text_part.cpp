@@ -12,8 +12,10 @@ struct WithTextPart {
   const char* model_type;
   const char* text_type;  // of a text_config that does not say it
 };
-constexpr WithTextPart kModels[] = {{"gemma3", "gemma3_text"}, {"mistral3", "mistral"}};
-constexpr const char* kParts[] = {"vision_tower", "multi_modal_projector"};
+constexpr WithTextPart kModels[] = {
+    {"gemma3", "gemma3_text"}, {"gemma4", "gemma4_text"}, {"mistral3", "mistral"}};
+constexpr const char* kParts[] = {"vision_tower", "multi_modal_projector", "embed_vision",
+                                  "audio_tower", "embed_audio"};
 
 }  // namespace
 

@@ -31,6 +31,12 @@ class Planner {
   std::vector<WeightEntry> plan() {
     const std::int64_t vocab = c_.vocab_size, hidden = c_.hidden_size;
     add(Role::embedding, weight_of(Role::embedding), {vocab, hidden});
+    if (const std::int64_t width = c_.per_layer_width; width > 0) {
+      const std::int64_t all = c_.n_layers * width;
+      linear(Role::per_layer_embedding, c_.per_layer_vocab, all, false);
+      linear(Role::per_layer_model, all, hidden, false);
+      norm(Role::per_layer_model_norm, Role::per_layer_model_norm, width);
+    }
     for (layer_ = 0; layer_ < c_.n_layers; ++layer_) add_layer();
     layer_ = -1;
     prefix_.clear();
@@ -60,13 +66,13 @@ class Planner {
             {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     } else {
       linear(Role::q, q, hidden, s.qkv_bias);
-      linear(Role::k, kv, hidden, s.qkv_bias);
-      linear(Role::v, kv, hidden, s.qkv_bias);
+      if (s.keys_of < 0) linear(Role::k, kv, hidden, s.qkv_bias);
+      if (s.keys_of < 0 && !s.keys_are_values) linear(Role::v, kv, hidden, s.qkv_bias);
     }
     if (s.qk_norm != QkNorm::none) {
       const bool row = s.qk_norm == QkNorm::row;
       norm(Role::q_norm, Role::q_norm, row ? q : s.head_dim);
-      norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
+      if (s.keys_of < 0) norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
     if (s.sink_logits)  // not behind ".weight"
       add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
@@ -76,11 +82,16 @@ class Planner {
     else if (!s.parallel)
       norm(Role::feed_norm, Role::attended_norm, hidden);
     if (s.norms == NormPlace::both) norm(Role::feed_norm, Role::feed_norm, hidden);
-    if (s.mixture)
-      plan_mixture(s.mixture, hidden, layer_, prefix_, entries_);
-    else
-      add_dense(s);
+    if (s.mixture) plan_mixture(s.mixture, hidden, layer_, prefix_, entries_);
+    if (s.dense_beside) add_beside(s);
+    if (!s.mixture || s.dense_beside) add_dense(s);
     if (s.norms != NormPlace::before) norm(Role::fed_norm, Role::fed_norm, hidden);
+    if (const std::int64_t width = c_.per_layer_width; width > 0) {
+      linear(Role::per_layer_gate, width, hidden, false);
+      linear(Role::per_layer_out, hidden, width, false);
+      norm(Role::per_layer_norm, Role::per_layer_norm, hidden);
+    }
+    if (s.layer_scalar) add(Role::layer_scalar, tensor_of(Role::layer_scalar), {1});
   }
 
   void add_dense(const LayerSpec& s) {
@@ -95,6 +106,15 @@ class Planner {
     linear(Role::down, hidden, inner, s.mlp_bias);
     if (s.activation == Activation::xielu)
       for (const Role role : kXieluRoles) number(role);
+  }
+
+  /// What a mixture beside a dense network has besides.
+  void add_beside(const LayerSpec& s) {
+    const std::int64_t hidden = c_.hidden_size;
+    add(Role::router_scale, tensor_of(Role::router_scale), {hidden});  // not behind ".weight"
+    add(Role::expert_scale, tensor_of(Role::expert_scale), {s.mixture.experts});
+    for (const Role role : {Role::dense_norm, Role::expert_in_norm, Role::expert_norm})
+      norm(role, role, hidden);
   }
 
   void add(Role role, const std::string& tensor, const std::vector<std::int64_t>& shape,

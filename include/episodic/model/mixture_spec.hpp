@@ -24,6 +24,7 @@ enum class MixtureTensors : std::uint8_t {
   fused,          ///< the same as transformers 5 holds it in memory
   granite_fused,  ///< the same under Granite's names
   stacked,        ///< all experts in one tensor for each product (GGUF, gpt-oss)
+  gemma,          ///< as fused, beside a dense network
 };
 
 /// The mixture of a layer. For each token the router scores all experts, the best `chosen` compute,
