@@ -229,6 +229,32 @@ CASES |= {
                                           hidden_size_per_layer_input=0, **GEMMA4)),
 }
 
+LATENT = dict(num_key_value_heads=4, num_hidden_layers=3, q_lora_rank=14, kv_lora_rank=10, qk_rope_head_dim=4,
+              qk_nope_head_dim=6, v_head_dim=9, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20,
+              as_saved=True)
+CASES |= {
+    "deepseek_v3": dense("deepseek_v3", **LATENT, n_group=4, topk_group=2, first_k_dense_replace=1,
+                         old=dict(rope_parameters=None, rope_theta=1e4, rope_scaling=dict(
+                             type="yarn", mscale=1.0, mscale_all_dim=0.8, factor=40.0, beta_fast=32.0, beta_slow=1.0,
+                             original_max_position_embeddings=16), scoring_func="sigmoid", topk_method="noaux_tc",
+                             num_nextn_predict_layers=1),
+                         **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=0.8, factor=40.0, beta_fast=32.0, beta_slow=1.0,
+                                original_max_position_embeddings=16)),
+    # Kimi K2, Moonlight and others: all groups are looked at; biases, pairs half a head apart
+    "deepseek_v3_biases": dense("deepseek_v3", **LATENT, n_group=1, topk_group=1, first_k_dense_replace=1,
+                                attention_bias=True, rope_interleave=False, norm_topk_prob=False,
+                                **rope("default", 5e4)),
+    # V2; V2-Lite, whose queries are made by one product
+    "deepseek_v2": dense("deepseek_v2", **LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy",
+                         routed_scaling_factor=1.6, first_k_dense_replace=1,
+                         **rope("yarn", 1e4, mscale=0.7, mscale_all_dim=0.7, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                                original_max_position_embeddings=16)),
+    "deepseek_v2_lite": dense("deepseek_v2", **{**LATENT, "q_lora_rank": None}, first_k_dense_replace=1,
+                              topk_method="greedy", **rope("default", 1e4)),
+    "glm4_moe_lite": dense("glm4_moe_lite", **LATENT, n_group=1, topk_group=1, n_shared_experts=2,
+                           mlp_layer_types=["dense", "sparse", "sparse"], **rope("default", 1e6)),
+}
+
 
 def randomise(model, seed):
     """Weights at which every part of the model matters: norms away from 1, biases and heads away from 0."""

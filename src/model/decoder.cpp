@@ -96,22 +96,30 @@ struct Decoder::Impl {
     float* q = step.q.from(first);
     float* k = step.k.from(first);
     float* v = step.v.from(first);
-    const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, v}};
-    const std::size_t made = spec.keys_of >= 0 ? 1 : spec.keys_are_values ? 2 : 3;
-    step.multiply(first, n, {qkv, made}, cut);
-    norm_heads(config(), w.q_norm, n, w.q.out, q);
-    if (made > 1) finish_keys(config(), spec, w, n, k, v);
+    if (spec.latent) {
+      latent_heads(spec.latent, w.latent, x, first, n, cut, step);
+    } else {
+      const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, v}};
+      const std::size_t made = spec.keys_of >= 0 ? 1 : spec.keys_are_values ? 2 : 3;
+      step.multiply(first, n, {qkv, made}, cut);
+      norm_heads(config(), w.q_norm, n, w.q.out, q);
+      if (made > 1) finish_keys(config(), spec, w, n, k, v);
+    }
     // slots scale by 1 / sqrt(head_dim)
     const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
-    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * w.q.out);
-    scale_queries(config().query_scale, step.sequences, first, n, w.q.out, q);
+    const std::int64_t width = spec.n_heads * spec.head_dim;
+    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * width);
+    scale_queries(config().query_scale, step.sequences, first, n, width, q);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
   void after_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
-    add_to_stream(w.o, mixed(l).from(first), w.attended_norm, first, n, cut);
+    const float* mixed_rows = spec.latent
+                                  ? latent_values(spec.latent, w.latent, first, n, cut, step)
+                                  : mixed(l).from(first);
+    add_to_stream(w.o, mixed_rows, w.attended_norm, first, n, cut);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
     if (spec.mixture && !spec.dense_beside)

@@ -67,6 +67,8 @@ struct StepBuffers {
   RowBuffer attended;          // [n, heads * d]
   RowBuffer mixing, mixed;     // [n, 3 * hidden], [n, hidden]: into and out of a convolution
   RowBuffer routed, mixed_in;  // [n, hidden]: into a mixture that is beside a dense network
+  // of latent attention: [n, q_rank], [n, heads * query], [n, width], [n, heads * value]
+  RowBuffer latent_q, latent_queries, latent_low, latent_values;
   std::vector<SequenceRows> sequences;
 
   /// Rows of a layer's queries, keys and values, which may differ from layer to layer.
@@ -84,16 +86,26 @@ struct StepBuffers {
     normed.fit(rows, c.hidden_size);
     std::int64_t queries = 0, keys = 0;  // of the layer that has the widest rows
     std::int64_t inner = 0;              // of dense layers: a mixture has buffers of its own
+    std::int64_t latent = 0;             // of any row of latent attention
     bool beside = false;
     for (const LayerSpec& l : c.layers) {
       queries = std::max(queries, l.n_heads * l.head_dim);
       keys = std::max(keys, l.n_kv_heads * l.head_dim);
       if (!l.mixture || l.dense_beside) inner = std::max(inner, l.intermediate_size);
       beside = beside || l.dense_beside;
+      const LatentSpec& x = l.latent;
+      if (x)
+        latent = std::max({latent, x.q_rank, x.width(), l.n_heads * x.query(), l.n_heads * x.value});
     }
     q.fit(rows, queries);
     k.fit(rows, keys);
     v.fit(rows, keys);
+    if (latent > 0) {
+      latent_q.fit(rows, latent);
+      latent_queries.fit(rows, latent);
+      latent_low.fit(rows, latent);
+      latent_values.fit(rows, latent);
+    }
     if (beside) {
       routed.fit(rows, c.hidden_size);
       mixed_in.fit(rows, c.hidden_size);

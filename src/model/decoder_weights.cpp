@@ -60,6 +60,29 @@ class Loader {
     return w;
   }
 
+  LatentWeights latent(const LayerSpec& spec, std::int64_t layer) {
+    using Role = WeightRole;
+    const LatentSpec& s = spec.latent;
+    LatentWeights w;
+    if (s.q_rank > 0) {
+      w.q_down = linear(Role::q_down, layer);
+      w.q_norm = numbers(Role::q_down_norm, layer);
+    }
+    w.q = linear(s.q_rank > 0 ? Role::q_up : Role::q, layer);
+    w.down = linear(Role::kv_down, layer);
+    w.norm = numbers(Role::kv_down_norm, layer);
+    WeightView head = planned_.at(Role::kv_up, layer);  // a head's rows after another's
+    for (std::int64_t h = 0; h < spec.n_heads; ++h) {
+      head.rows = s.still;
+      w.key.push_back(transposed(head));
+      head.data += s.still * head.row_bytes();
+      head.rows = s.value;
+      w.value.push_back(stored(Role::kv_up, head));
+      head.data += s.value * head.row_bytes();
+    }
+    return w;
+  }
+
   ShortConvolution convolution(std::int64_t layer) {
     ShortConvolution conv{linear(WeightRole::conv_in, layer), 0, {}, {}};
     const WeightView view = planned_.at(WeightRole::conv, layer);
@@ -110,6 +133,23 @@ class Loader {
                                   to_.source->file_of("").string(), name_of(role),
                                   name_of(view.type)));
     return {view.type, aligned(view), nullptr, view.rows, view.columns};
+  }
+
+  /// A copy whose rows are the columns: of plain numbers in their type, of blocks in float32.
+  Linear transposed(const WeightView& view) {
+    const std::vector<float> from = floats(view);
+    std::vector<float> row(static_cast<std::size_t>(view.rows));
+    const TensorType type = block_elements(view.type) == 1 ? view.type : TensorType::f32;
+    const std::int64_t row_bytes = cpu::row_bytes(type, view.rows);
+    to_.copies.push_back(
+        std::make_unique<std::byte[]>(static_cast<std::size_t>(view.columns * row_bytes)));
+    std::byte* const data = to_.copies.back().get();
+    for (std::int64_t c = 0; c < view.columns; ++c) {
+      for (std::int64_t r = 0; r < view.rows; ++r)
+        row[static_cast<std::size_t>(r)] = from[static_cast<std::size_t>(r * view.columns + c)];
+      cpu::quantize_row(type, row.data(), view.rows, data + c * row_bytes);
+    }
+    return {type, data, nullptr, view.columns, view.rows};
   }
 
   /// As float32, whatever it is stored as: small matrices that decide.
@@ -171,6 +211,9 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     if (spec.mixer == Mixer::short_convolution) {
       layer.conv = load.convolution(l);
       layer.o = load.linear(Role::conv_out, l);
+    } else if (spec.latent) {
+      layer.latent = load.latent(spec, l);
+      layer.o = load.linear(Role::o, l);
     } else {
       layer.q = load.linear(Role::q, l);
       if (spec.keys_of < 0) layer.k = load.linear(Role::k, l);

@@ -7,6 +7,7 @@
 
 #include "elementwise.hpp"
 #include "episodic/model/open_model.hpp"
+#include "latent_attention.hpp"
 #include "linear.hpp"
 #include "mixture.hpp"
 #include "short_convolution.hpp"
@@ -26,6 +27,7 @@ struct DecoderLayer {
   DecoderNorm q_norm, k_norm, v_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
+  LatentWeights latent;    // in place of q, k and v
   ShortConvolution conv;   // in place of q, k and v; the product behind it is `o`
   Linear gate, up, down;   // gate: only of a gated network
   Xielu xielu;             // where it is the activation

@@ -238,8 +238,9 @@ const Family kFamilies[] = {
 };
 
 /// The tables of all files of families.
-std::array<std::span<const Family>, 5> all_families() {
-  return {kFamilies, mixture_families(), gpt_oss_families(), dense_families(), gemma4_families()};
+std::array<std::span<const Family>, 6> all_families() {
+  return {kFamilies,        mixture_families(), gpt_oss_families(),
+          dense_families(), gemma4_families(),  latent_families()};
 }
 
 Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {

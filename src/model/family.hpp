@@ -71,6 +71,9 @@ std::span<const Family> gpt_oss_families();
 /// Gemma 4 (families_gemma4.cpp).
 std::span<const Family> gemma4_families();
 
+/// Latent attention (families_latent.cpp).
+std::span<const Family> latent_families();
+
 /// What all mixtures have (families_mixture.cpp). \param key of the number of experts
 MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c,
                          const char* key);

@@ -10,6 +10,8 @@ namespace episodic {
 std::string host_only_part(const ModelConfig& config) {
   if (config.per_layer_width > 0) return "inputs of its layers beside the residual stream";
   for (const LayerSpec& layer : config.layers) {
+    if (layer.mixture.groups > 0) return "mixtures of experts in groups";
+    if (layer.latent) return "latent attention";
     if (layer.keys_of >= 0) return "layers that share the keys of others";
     if (layer.keys_are_values) return "values that are its keys";
     if (layer.value_norm) return "norms of values";

@@ -33,11 +33,37 @@ void activate(const MixtureSpec& spec, Activation activation, float* gate, const
 /// NaN goes before all numbers, so that the row shows it.
 bool goes_before(float s, float t) { return s > t || (std::isnan(s) && !std::isnan(t)); }
 
+/// Whether the experts of a group are looked at: fewer than chosen_groups groups go before it.
+bool is_looked_at(const MixtureSpec& spec, std::int64_t group, const float* score,
+                  const float* choice_bias) {
+  const std::int64_t size = spec.experts / spec.groups;
+  const auto rank_of = [&](std::int64_t g) {
+    float best = -INFINITY, second = -INFINITY;
+    for (std::int64_t e = g * size; e < (g + 1) * size; ++e) {
+      const float s = choice_bias ? score[e] + choice_bias[e] : score[e];
+      second = std::max(second, std::min(s, best));
+      best = std::max(best, s);
+    }
+    return spec.group_by_two ? best + second : best;
+  };
+  const float own = rank_of(group);
+  std::int64_t before = 0;
+  for (std::int64_t g = 0; g < spec.groups; ++g)
+    if (const float other = rank_of(g); other > own || (other == own && g < group)) ++before;
+  return before < spec.chosen_groups;
+}
+
 /// The experts of the largest scores, the largest first.
-void take_best(const float* score, const float* choice_bias, std::int64_t experts, std::int64_t k,
+void take_best(const MixtureSpec& spec, const float* score, const float* choice_bias,
                ChosenExpert* to) {
+  const std::int64_t k = spec.chosen;
   std::int64_t count = 0;
-  for (std::int64_t e = 0; e < experts; ++e) {
+  for (std::int64_t e = 0; e < spec.experts; ++e) {
+    if (spec.groups > 0 && e % (spec.experts / spec.groups) == 0 &&
+        !is_looked_at(spec, e / (spec.experts / spec.groups), score, choice_bias)) {
+      e += spec.experts / spec.groups - 1;
+      continue;
+    }
     const float s = choice_bias ? score[e] + choice_bias[e] : score[e];
     if (count == k && !goes_before(s, to[k - 1].weight)) continue;
     std::int64_t at = count < k ? count++ : k - 1;
@@ -89,7 +115,7 @@ void choose_experts(const MixtureSpec& spec, const float* choice_bias, float* pr
     for (std::int64_t e = 0; e < spec.experts; ++e) products[e] /= sum;
   }
   // Products are in the order of their softmax, and keep differences that it rounds away.
-  take_best(products, choice_bias, spec.experts, spec.chosen, to);
+  take_best(spec, products, choice_bias, to);
   if (softmax && !choice_bias)
     weigh_by_softmax(spec, products, to);
   else

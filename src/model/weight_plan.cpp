@@ -61,6 +61,8 @@ class Planner {
       add(Role::conv, weight_of(Role::conv), {hidden, 1, s.conv_taps});
       if (s.conv_bias) add(Role::conv, tensor_of(Role::conv) + ".bias", {hidden}, true);
       linear(Role::conv_out, hidden, hidden, s.conv_bias);
+    } else if (s.latent) {
+      add_latent(s);
     } else if (s.fused_qkv) {
       fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
             {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
@@ -76,7 +78,8 @@ class Planner {
     }
     if (s.sink_logits)  // not behind ".weight"
       add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
-    if (s.mixer == Mixer::attention) linear(Role::o, hidden, q, s.o_bias);
+    if (s.mixer == Mixer::attention)
+      linear(Role::o, hidden, s.latent ? s.n_heads * s.latent.value : q, s.o_bias);
     if (s.norms != NormPlace::before)
       norm(Role::attended_norm, Role::attended_norm, hidden);
     else if (!s.parallel)
@@ -92,6 +95,21 @@ class Planner {
       norm(Role::per_layer_norm, Role::per_layer_norm, hidden);
     }
     if (s.layer_scalar) add(Role::layer_scalar, tensor_of(Role::layer_scalar), {1});
+  }
+
+  void add_latent(const LayerSpec& s) {
+    const LatentSpec& l = s.latent;
+    const std::int64_t hidden = c_.hidden_size, queries = s.n_heads * l.query();
+    if (l.q_rank > 0) {
+      linear(Role::q_down, l.q_rank, hidden, l.bias);
+      norm(Role::q_down_norm, Role::q_down_norm, l.q_rank);
+      linear(Role::q_up, queries, l.q_rank, false);
+    } else {
+      linear(Role::q, queries, hidden, false);
+    }
+    linear(Role::kv_down, l.width(), hidden, l.bias);
+    norm(Role::kv_down_norm, Role::kv_down_norm, l.rank);
+    linear(Role::kv_up, s.n_heads * (l.still + l.value), l.rank, false);
   }
 
   void add_dense(const LayerSpec& s) {
@@ -172,6 +190,20 @@ class Planner {
   std::vector<WeightEntry> entries_;
 };
 
+/// "model.layers.12.": 12
+bool layer_of(std::string_view name, std::int64_t& layer) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  name.remove_prefix(kLayers.size());
+  return std::from_chars(name.data(), name.data() + name.size(), layer).ec == std::errc();
+}
+
+/// Of a layer behind the last, which drafts tokens and has no part in their logits.
+bool is_drafting(std::string_view name, const ModelConfig& c) {
+  std::int64_t layer = 0;
+  return layer_of(name, layer) && layer >= c.n_layers && layer < c.n_layers + c.drafting_layers;
+}
+
 /// Tensors that some checkpoints carry beside the weights: tables that follow from config.json, and
 /// the head of a tied model, which is its embedding.
 bool harmless(const std::string& name, const ModelConfig& c) {
@@ -181,7 +213,7 @@ bool harmless(const std::string& name, const ModelConfig& c) {
   };
   return ends_with("rotary_emb.inv_freq") || ends_with("rotary_emb.cos_cached") ||
          ends_with("rotary_emb.sin_cached") || ends_with("self_attn.masked_bias") ||
-         (c.tie_word_embeddings && name == "lm_head.weight");
+         (c.tie_word_embeddings && name == "lm_head.weight") || is_drafting(name, c);
 }
 
 /// Matrices are multiplied as they lie; norms and biases are read as numbers.
@@ -281,14 +313,6 @@ class Mismatch {
   static const char* bias_key(Role role) {
     if (info_of(role).block == WeightBlock::convolution) return "conv_bias";
     return info_of(role).block == WeightBlock::feed_forward ? "mlp_bias" : "attention_bias";
-  }
-
-  /// "model.layers.12.": 12
-  static bool layer_of(std::string_view name, std::int64_t& layer) {
-    constexpr std::string_view kLayers = "model.layers.";
-    if (!name.starts_with(kLayers)) return false;
-    name.remove_prefix(kLayers.size());
-    return std::from_chars(name.data(), name.data() + name.size(), layer).ec == std::errc();
   }
 
   const ModelConfig& c_;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/model/latent_spec.hpp"
 #include "episodic/model/mixture_spec.hpp"
 #include "episodic/model/rope.hpp"
 #include "episodic/model/weight_roles.hpp"
@@ -57,6 +58,7 @@ struct LayerSpec {
   bool keys_are_values = false;  ///< its values are what its keys are before their norm
   bool value_norm = false;       ///< RMS norm of each head's values, without factors
   bool dense_beside = false;     ///< a dense network is beside the mixture (Gemma 4)
+  LatentSpec latent;             ///< in place of products of heads; n_kv_heads is then 1
   bool layer_scalar = false;     ///< behind the layer the residual stream is multiplied by a number
 
   bool operator==(const LayerSpec&) const = default;
@@ -89,6 +91,7 @@ struct ModelConfig {
   double logit_multiplier = 1;      ///< of the logits, before their cap (Granite)
   double logit_soft_cap = 0;        ///< logits x become cap * tanh(x / cap); 0: as they are
   bool tie_word_embeddings = false;
+  std::int64_t drafting_layers = 0;  ///< behind the last layer in the file, and left out
   QueryScale query_scale;
   /// Each layer has an input of this width that follows from the token alone (Gemma 4's per-layer
   /// embeddings), of a table of so many tokens; 0: there is none.

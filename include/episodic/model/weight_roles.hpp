@@ -29,6 +29,13 @@ enum class WeightRole : std::uint8_t {
   k,
   v,         ///< [heads * head_dim, hidden]
   o,         ///< [hidden, heads * head_dim]
+  // of latent attention (LatentSpec), in place of k and v, and where queries have two, of q:
+  q_down,       ///< [q_rank, hidden]
+  q_down_norm,  ///< [q_rank]
+  q_up,         ///< [heads * query, q_rank]
+  kv_down,      ///< [rank + turning, hidden]
+  kv_down_norm,  ///< [rank]
+  kv_up,         ///< [heads * (still + value), rank]: of each head its keys' rows, then its values'
   conv_in,   ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
   conv,      ///< [hidden, 1, taps]
   conv_out,  ///< [hidden, hidden]
@@ -76,6 +83,7 @@ struct WeightName {
 enum class WeightBlock : std::uint8_t {
   vocabulary,
   attention,
+  latent,
   convolution,
   feed_forward,
   mixture,
@@ -97,7 +105,7 @@ struct WeightRoleInfo {
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
 /// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
 /// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 44> kWeightRoles{{
+inline constexpr std::array<WeightRoleInfo, 50> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::per_layer_embedding, "per_layer_embedding", "model.embed_tokens_per_layer",
@@ -130,6 +138,18 @@ inline constexpr std::array<WeightRoleInfo, 44> kWeightRoles{{
      "num_key_value_heads, head_dim and hidden_size"},
     {WeightRole::o, "o", "self_attn.o_proj", "attn_output", WeightBlock::attention, true, true,
      "num_attention_heads, head_dim and hidden_size"},
+    {WeightRole::q_down, "q_down", "self_attn.q_a_proj", "attn_q_a", WeightBlock::latent, true,
+     false, "q_lora_rank and hidden_size"},
+    {WeightRole::q_down_norm, "q_down_norm", "self_attn.q_a_layernorm", "attn_q_a_norm",
+     WeightBlock::latent, false, false, "q_lora_rank"},
+    {WeightRole::q_up, "q_up", "self_attn.q_b_proj", "attn_q_b", WeightBlock::latent, true, false,
+     "num_attention_heads, qk_nope_head_dim, qk_rope_head_dim and q_lora_rank"},
+    {WeightRole::kv_down, "kv_down", "self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa",
+     WeightBlock::latent, true, false, "kv_lora_rank, qk_rope_head_dim and hidden_size"},
+    {WeightRole::kv_down_norm, "kv_down_norm", "self_attn.kv_a_layernorm", "attn_kv_a_norm",
+     WeightBlock::latent, false, false, "kv_lora_rank"},
+    {WeightRole::kv_up, "kv_up", "self_attn.kv_b_proj", "attn_kv_b", WeightBlock::latent, true,
+     false, "num_attention_heads, qk_nope_head_dim, v_head_dim and kv_lora_rank"},
     {WeightRole::conv_in, "conv_in", "conv.in_proj", "shortconv.in_proj", WeightBlock::convolution,
      true, false, "hidden_size"},
     {WeightRole::conv, "conv", "conv.conv", "shortconv.conv", WeightBlock::convolution, false,
