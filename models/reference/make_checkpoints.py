@@ -209,10 +209,10 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 GEMMA4 = dict(head_dim=8, sliding_window=8, final_logit_softcapping=3.0, tie_word_embeddings=True)
 CASES |= {
     # E2B and E4B, as their makers write them: inputs of the layers, the last three attend to earlier layers' keys
-    "gemma4": dense("gemma4_text", old=dict(per_layer_config=None, global_head_dim=16, num_global_key_value_heads=None),
+    "gemma4": dense("gemma4_text", seed=203, old=dict(per_layer_config=None, global_head_dim=16, num_global_key_value_heads=None),
                     num_hidden_layers=7, layer_types=[SLIDING, FULL, SLIDING, FULL, SLIDING, SLIDING, FULL],
                     global_head_dim=16, num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
-                    vocab_size_per_layer_input=80, **GEMMA4),
+                    vocab_size_per_layer_input=72, **GEMMA4),
     # 31B: keys are values, heads of 512 in full layers
     "gemma4_wide": dense("gemma4_text", hidden_size=16, num_hidden_layers=2, num_attention_heads=2, global_head_dim=512,
                          layer_types=[SLIDING, FULL], num_global_key_value_heads=1, attention_k_eq_v=True,

@@ -95,7 +95,8 @@ struct StepBuffers {
       beside = beside || l.dense_beside;
       const LatentSpec& x = l.latent;
       if (x)
-        latent = std::max({latent, x.q_rank, x.width(), l.n_heads * x.query(), l.n_heads * x.value});
+        latent =
+            std::max({latent, x.q_rank, x.width(), l.n_heads * x.query(), l.n_heads * x.value});
     }
     q.fit(rows, queries);
     k.fit(rows, keys);

@@ -122,6 +122,9 @@ struct XieluRow {
 std::vector<XieluRow> xielu_rows(const GgufFile& file, const GgufArchitecture& a,
                                  const nlohmann::json& config);
 
+/// config.json of a file of Gemma 4 (gguf_gemma4.cpp), but for its tokens.
+nlohmann::json gguf_gemma4_config(const GgufFile& file, const GgufSettings& in);
+
 /// What the architectures of gguf_dense.cpp say beyond llama's, as keys of config.json.
 void add_dense_settings(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
                         nlohmann::json& config);

@@ -88,13 +88,19 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
+bool has_suffix(std::string_view hugging_face) {
+  return std::find(std::begin(kGgufWithoutSuffix), std::end(kGgufWithoutSuffix), hugging_face) ==
+         std::end(kGgufWithoutSuffix);
+}
+
 /// "blk.12.attn_q.weight" -> "model.layers.12.self_attn.q_proj.weight"; empty if not known.
 std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
                               std::int64_t layers) {
   const char* suffix = ".weight";
   if (!take_end(name, suffix)) {
     suffix = ".bias";
-    if (!take_end(name, suffix)) return "";
+    if (!take_end(name, suffix)) suffix = "";
+    if (*suffix == 0 && !name.ends_with(".scale")) return "";  // of routers and experts
   }
   for (const GgufName& top : a.top)
     if (name == top.gguf) return std::string(top.hugging_face) + suffix;
@@ -110,7 +116,7 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
     for (const GgufName& n : table)
       if (name == n.gguf)
         return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face,
-                           name == info_of(WeightRole::sink_logits).gguf ? "" : suffix);
+                           has_suffix(n.hugging_face) ? suffix : "");
   return "";
 }
 
@@ -294,6 +300,11 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const StoredTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     file.fail("token_embd.weight", "is missing or no matrix; fetch or convert the file again");
+  if (std::string_view(a.gguf) == "gemma4") {
+    Json config = gguf_gemma4_config(file, in);
+    add_tokens(file, config);
+    return config;
+  }
   if (const auto experts = file.integer(in.key("expert_count")); experts && *experts > 0)
     if (!a.mixture)
       file.fail(in.key("expert_count"),

@@ -40,6 +40,8 @@ void put(GgufWriter& w, const std::string& key, const Json& value) {
     w.put(key, value.get<float>());
   else if (value[0].is_boolean())
     w.put_array(key, GgufWriter::boolean, value.get<std::vector<std::uint8_t>>());
+  else if (value[0].is_number_integer())
+    w.put_array(key, GgufWriter::u32, value.get<std::vector<std::uint32_t>>());
   else
     w.put_array(key, GgufWriter::f32, value.get<std::vector<float>>());
 }

@@ -118,9 +118,12 @@ TEST_CASE("latent attention: a sequence's bits do not depend on its company") {
 void write_wide(const std::filesystem::path& to) {
   std::ifstream file(family_checkpoint("deepseek_v3") / "config.json");
   Json config = Json::parse(file);
-  for (const auto& [key, value] : {std::pair{"hidden_size", 64}, {"intermediate_size", 64},
-                                   {"moe_intermediate_size", 32}, {"kv_lora_rank", 32},
-                                   {"q_lora_rank", 32}, {"qk_nope_head_dim", 32},
+  for (const auto& [key, value] : {std::pair{"hidden_size", 64},
+                                   {"intermediate_size", 64},
+                                   {"moe_intermediate_size", 32},
+                                   {"kv_lora_rank", 32},
+                                   {"q_lora_rank", 32},
+                                   {"qk_nope_head_dim", 32},
                                    {"v_head_dim", 16}})
     config[key] = value;
   std::filesystem::create_directories(to);

@@ -42,7 +42,7 @@ struct MixtureSpec {
   RouterScoring scoring = RouterScoring::softmax;
   RouterBias bias = RouterBias::none;
   MixtureTensors tensors = MixtureTensors::qwen;
-  double scaling = 1;        ///< of the weights
+  double scaling = 1;  ///< of the weights
   /// Experts in so many groups side by side, and how many of those are looked at: the ones of the
   /// largest sum of their two best scores, or of the best score; 0: all experts are.
   std::int64_t groups = 0, chosen_groups = 0;

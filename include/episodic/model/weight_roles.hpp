@@ -27,18 +27,18 @@ enum class WeightRole : std::uint8_t {
   sink_logits,           ///< [heads], a score of each head that every query meets beside its keys
   q,
   k,
-  v,         ///< [heads * head_dim, hidden]
-  o,         ///< [hidden, heads * head_dim]
+  v,  ///< [heads * head_dim, hidden]
+  o,  ///< [hidden, heads * head_dim]
   // of latent attention (LatentSpec), in place of k and v, and where queries have two, of q:
-  q_down,       ///< [q_rank, hidden]
-  q_down_norm,  ///< [q_rank]
-  q_up,         ///< [heads * query, q_rank]
-  kv_down,      ///< [rank + turning, hidden]
+  q_down,        ///< [q_rank, hidden]
+  q_down_norm,   ///< [q_rank]
+  q_up,          ///< [heads * query, q_rank]
+  kv_down,       ///< [rank + turning, hidden]
   kv_down_norm,  ///< [rank]
   kv_up,         ///< [heads * (still + value), rank]: of each head its keys' rows, then its values'
-  conv_in,   ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
-  conv,      ///< [hidden, 1, taps]
-  conv_out,  ///< [hidden, hidden]
+  conv_in,       ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
+  conv,          ///< [hidden, 1, taps]
+  conv_out,      ///< [hidden, hidden]
   gate,
   up,    ///< [intermediate, hidden]
   down,  ///< [hidden, intermediate]
