@@ -240,7 +240,7 @@ CASES |= {
                              num_nextn_predict_layers=1),
                          **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=0.8, factor=40.0, beta_fast=32.0, beta_slow=1.0,
                                 original_max_position_embeddings=16)),
-    # Kimi K2, Moonlight and others: all groups are looked at; biases, pairs half a head apart
+    # Moonlight and others: all groups are looked at; biases, pairs half a head apart
     "deepseek_v3_biases": dense("deepseek_v3", **LATENT, n_group=1, topk_group=1, first_k_dense_replace=1,
                                 attention_bias=True, rope_interleave=False, norm_topk_prob=False,
                                 **rope("default", 5e4)),
