@@ -86,27 +86,17 @@ struct StepBuffers {
     normed.fit(rows, c.hidden_size);
     std::int64_t queries = 0, keys = 0;  // of the layer that has the widest rows
     std::int64_t inner = 0;              // of dense layers: a mixture has buffers of its own
-    std::int64_t latent = 0;             // of any row of latent attention
     bool beside = false;
     for (const LayerSpec& l : c.layers) {
       queries = std::max(queries, l.n_heads * l.head_dim);
       keys = std::max(keys, l.n_kv_heads * l.head_dim);
       if (!l.mixture || l.dense_beside) inner = std::max(inner, l.intermediate_size);
       beside = beside || l.dense_beside;
-      const LatentSpec& x = l.latent;
-      if (x)
-        latent =
-            std::max({latent, x.q_rank, x.width(), l.n_heads * x.query(), l.n_heads * x.value});
+      if (l.latent) fit_latent(rows, l);
     }
     q.fit(rows, queries);
     k.fit(rows, keys);
     v.fit(rows, keys);
-    if (latent > 0) {
-      latent_q.fit(rows, latent);
-      latent_queries.fit(rows, latent);
-      latent_low.fit(rows, latent);
-      latent_values.fit(rows, latent);
-    }
     if (beside) {
       routed.fit(rows, c.hidden_size);
       mixed_in.fit(rows, c.hidden_size);
@@ -126,6 +116,14 @@ struct StepBuffers {
       first += n;
     }
     return rows;
+  }
+
+  /// Room for rows within latent attention, which is the same in all layers that have it.
+  void fit_latent(std::int64_t rows, const LayerSpec& l) {
+    latent_q.fit(rows, l.latent.q_rank);
+    latent_queries.fit(rows, l.n_heads * l.latent.query());
+    latent_low.fit(rows, l.latent.width());
+    latent_values.fit(rows, l.n_heads * l.latent.value);
   }
 
   /// Whether the first n rows of the residual stream, and of queries, keys and values if there are

@@ -184,10 +184,8 @@ TEST_CASE("vocabulary of a GGUF file: Gemma 4's is that of its tokenizer.json") 
   Json json = tokenizer_named("llama2");
   const Json space = {{"String", " "}}, mark = {{"String", "\xe2\x96\x81"}};
   json["normalizer"] = {{"type", "Replace"}, {"pattern", space}, {"content", "\xe2\x96\x81"}};
-  json["pre_tokenizer"] = {{"type", "Split"},
-                           {"pattern", space},
-                           {"behavior", "MergedWithPrevious"},
-                           {"invert", false}};
+  json["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", space}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
   json["post_processor"] = nullptr;
   json["decoder"] = {{"type", "Sequence"},
                      {"decoders",
