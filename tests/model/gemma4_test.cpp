@@ -58,8 +58,7 @@ TEST_CASE("gemma 4: a memory serves full layers that have keys, others share the
 
 /// Steps of a memory; every layer attends once more by other queries where `again` says so.
 struct Stepped {
-  explicit Stepped(bool again) {
-    MemoryConfig config = small_memory();
+  Stepped(const MemoryConfig& config, bool again) {
     MemoryShape shape;
     shape.n_layers = 2;
     shape.n_heads = 4;
@@ -92,7 +91,7 @@ struct Stepped {
         memory.attend_again(l, {other.data(), sizes}, {third.data(), sizes});
         REQUIRE(third != out);
       }
-      recalled = std::max(recalled, memory.recalled(1).recalled().size());
+      recalled = std::max(recalled, memory.recalled(memory.lanes() - 1).recalled().size());
       const std::vector<float> surprise = draw(n);
       memory.end_step(surprise.data());
     }
@@ -105,10 +104,22 @@ struct Stepped {
 };
 
 TEST_CASE("memory: a layer that attends again sees its events and leaves nothing behind") {
-  const Stepped once(false), again(true);
-  REQUIRE(again.recalled > 1);
-  REQUIRE(again.outs == once.outs);
-  REQUIRE(again.digest == once.digest);
+  MemoryConfig plain = small_memory(), by_head = plain, weighed = plain, on_disk = plain;
+  by_head.scope = EventScope::head;
+  weighed.reweight = Reweighting::exact;
+  const TempDir scratch;
+  on_disk.disk_dir = (scratch / "events").string();
+  on_disk.host_bytes = 1 << 16;
+  on_disk.kv_dtype = DType::bfloat16;
+  for (const MemoryConfig& config : {plain, by_head, weighed, on_disk}) {
+    INFO(to_json(config));
+    if (!config.disk_dir.empty()) std::filesystem::create_directories(config.disk_dir);
+    const Stepped once(config, false);
+    const Stepped again(config, true);
+    REQUIRE(again.recalled > 1);
+    REQUIRE(again.outs == once.outs);
+    REQUIRE(again.digest == once.digest);
+  }
 }
 
 TEST_CASE("memory: attending again before attending is refused") {
