@@ -83,6 +83,16 @@ FieldError check(const GateParams& p) {
   return {};
 }
 
+FieldError check(const GateRowsParams& p) {
+  EPISODIC_FIELD(p, width, p.width >= 1);
+  EPISODIC_FIELD(p, n, p.n >= 0 && product_within(kMaxElements, p.n, p.width));
+  EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  if (p.n == 0) return {};
+  EPISODIC_FIELD_GIVEN(p, gate);
+  EPISODIC_FIELD_GIVEN(p, x);
+  return {};
+}
+
 }  // namespace
 
 const char* invalid_field(const EmbedParams& params) { return check(params).field; }
@@ -90,6 +100,7 @@ const char* invalid_field(const AddNormParams& params) { return check(params).fi
 const char* invalid_field(const FinishQkvParams& params) { return check(params).field; }
 const char* invalid_field(const ScaleQueriesParams& params) { return check(params).field; }
 const char* invalid_field(const GateParams& params) { return check(params).field; }
+const char* invalid_field(const GateRowsParams& params) { return check(params).field; }
 
 cudaError_t embed_tokens(const EmbedParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
@@ -146,6 +157,17 @@ cudaError_t gate_times_up(const GateParams& p, cudaStream_t stream) {
     const std::int64_t threads = packed ? p.width / kPack : p.width;
     return launch(packed ? GateKernel<T, kPack> : GateKernel<T, 1>,
                   blocks_for_layers((threads + kDecoderThreads - 1) / kDecoderThreads,
+                                    p.n < kMostGridRows ? p.n : kMostGridRows),
+                  kDecoderThreads, 0, stream, p);
+  });
+}
+
+cudaError_t gate_rows(const GateRowsParams& p, cudaStream_t stream) {
+  if (const FieldError wrong = check(p)) return wrong.error;
+  if (p.n == 0) return cudaSuccess;
+  return for_element(p.dtype, [&](auto element) {
+    return launch(GateRowsKernel<typename decltype(element)::type>,
+                  blocks_for_layers((p.width + kDecoderThreads - 1) / kDecoderThreads,
                                     p.n < kMostGridRows ? p.n : kMostGridRows),
                   kDecoderThreads, 0, stream, p);
   });

@@ -190,6 +190,20 @@ __global__ void __launch_bounds__(kDecoderThreads) GateKernel(GateParams p) {
   }
 }
 
+/// Blocks y: rows; x: their channels.
+template <class T>
+__global__ void __launch_bounds__(kDecoderThreads) GateRowsKernel(GateRowsParams p) {
+  for (std::int64_t row = blockIdx.y; row < p.n; row += gridDim.y) {
+    const T* const gate = static_cast<const T*>(p.gate) + row * p.width;
+    T* const x = static_cast<T*>(p.x) + row * p.width;
+    for (std::int64_t c = blockIdx.x * kDecoderThreads + threadIdx.x; c < p.width;
+         c += gridDim.x * kDecoderThreads) {
+      const float g = widen(gate[c]) + (p.maybe_bias ? p.maybe_bias[c] : 0.0f);
+      x[c] = narrow<T>(__fdividef(widen(x[c]), 1.0f + __expf(-g)));
+    }
+  }
+}
+
 /// Of a network without a gate.
 __device__ inline float activated_alone(const GateParams& p, float x) {
   if (p.activation == GateActivation::relu_squared) return x < 0.0f ? 0.0f : x * x;  // NaN stays

@@ -117,4 +117,17 @@ cudaError_t gate_times_up(const GateParams& params, cudaStream_t stream);
 /// The field of them that gate_times_up refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const GateParams& params);
 
+/// x[i, c] *= 1 / (1 + e^-(gate[i, c] + bias[c])), in float32, rounded once: what a gate lets
+/// through of attention.
+struct GateRowsParams {
+  DType dtype = DType::bfloat16;
+  std::int64_t n = 0, width = 0;
+  const void* gate = nullptr;         ///< [n, width]
+  const float* maybe_bias = nullptr;  ///< [width]
+  void* x = nullptr;                  ///< [n, width]
+};
+cudaError_t gate_rows(const GateRowsParams& params, cudaStream_t stream);
+/// The field of them that gate_rows refuses, by its name; null: none. Reads no array.
+const char* invalid_field(const GateRowsParams& params);
+
 }  // namespace episodic::kernels

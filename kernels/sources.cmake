@@ -28,6 +28,7 @@ set(EPISODIC_KERNEL_SOURCES
   turn_back.cu
   window.cu
   mixture.cu
+  linear_recurrence.cu
 )
 # For compute capability 9.0 alone: sm_90a. Sources that choose it then see EPISODIC_WGMMA.
 set(EPISODIC_WGMMA_SOURCES attention_wgmma.cu)

@@ -108,7 +108,7 @@ CASES = {
     "olmoe": case("olmoe", seed=106, as_saved=True, num_experts=6, num_experts_per_tok=3, clip_qkv=None),
     "granitemoe": case("granitemoe", seed=107, as_saved=True, num_local_experts=5, num_experts_per_tok=2, **GRANITE),
     "granitemoeshared": case("granitemoeshared", seed=108, as_saved=True, num_local_experts=5, num_experts_per_tok=1,
-                             shared_intermediate_size=28, **GRANITE),
+                             shared_intermediate_size=28, **{**GRANITE, "residual_multiplier": 1.7, "tie_word_embeddings": False}),
     # both clamps at work; sizes that MXFP4 wants, and experts stored in it as OpenAI stores them
     "gpt_oss": case("gpt_oss", seed=120, head_dim=10, sliding_window=9, num_local_experts=5, num_experts_per_tok=2,
                     swiglu_limit=1.0, **rope("yarn", 150000.0, **GPT_OSS_YARN)),
@@ -256,6 +256,47 @@ CASES |= {
 }
 
 
+# sizes that no vector divides; llama.cpp knows keys and values of one size alone
+DELTA = dict(num_hidden_layers=4, head_dim=12, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=10,
+             linear_value_head_dim=10, linear_conv_kernel_dim=4)
+TURNS = rope("default", 1e6, partial_rotary_factor=0.5)
+EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=20, shared_expert_intermediate_size=28)
+MAMBA = dict(num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"], mamba_n_heads=6, mamba_n_groups=2,
+             mamba_d_state=10, mamba_d_head=8, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=8,
+             shared_intermediate_size=28, **{**GRANITE, "residual_multiplier": 1.7, "tie_word_embeddings": False})
+CASES |= {
+    "qwen3_5": dense("qwen3_5_text", tie_word_embeddings=True, **DELTA, **TURNS),
+    # the sizes that a device does not pad, as many heads of keys as of values, of other sizes, biases, a long convolution
+    "qwen3_5_biases": dense("qwen3_5_text", attention_bias=True,
+                            layer_types=["linear_attention", "full_attention", "linear_attention"],
+                            **{**DELTA, "num_hidden_layers": 3, "hidden_size": 32, "head_dim": 16,
+                               "num_attention_heads": 2, "num_key_value_heads": 1, "linear_num_key_heads": 4,
+                               "linear_key_head_dim": 6, "linear_conv_kernel_dim": 6},
+                            **rope("default", 1e6, partial_rotary_factor=1.0)),
+    # a model that sees, as its makers name its tensors
+    "qwen3_5_sees": dense("qwen3_5", tie_word_embeddings=True,
+                          vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=4,
+                                             temporal_patch_size=1, out_hidden_size=24, num_position_embeddings=16),
+                          text_config=dict(BASE, tie_word_embeddings=True, **DELTA,
+                                           **rope("default", 1e6, partial_rotary_factor=0.5, mrope_section=[1, 1, 1],
+                                                  mrope_interleaved=True))),
+    "qwen3_5_moe": dense("qwen3_5_moe_text", old=dict(intermediate_size=None), **DELTA, **TURNS, **EXPERTS),
+    "qwen3_next": dense("qwen3_next", as_saved=True, norm_topk_prob=True, decoder_sparse_step=1, **DELTA, **TURNS,
+                        **EXPERTS),
+    "granite4": dense("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0, **MAMBA),
+    "granite4_rope": dense("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0, position_embedding_type="rope",
+                           **MAMBA, **rope("default", 1e4)),
+    # as transformers 4 wrote it; heads that a device does not pad
+    "granite4_biases": dense("granitemoehybrid", num_local_experts=0, num_experts_per_tok=0,
+                             old=dict(layer_types=["mamba", "attention", "mamba"], mamba_d_head="auto",
+                                      time_step_limit=None, rope_parameters=None, rope_theta=10000.0),
+                             **{**MAMBA, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
+                                "mamba_n_heads": 8, "mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True,
+                                "mamba_conv_bias": False}),
+    "granite4_moe": dense("granitemoehybrid", as_saved=True, num_local_experts=5, num_experts_per_tok=2, **MAMBA),
+}
+
+
 def randomise(model, seed):
     """Weights at which every part of the model matters: norms away from 1, biases and heads away from 0."""
     config = model.config.get_text_config()
@@ -268,6 +309,8 @@ def randomise(model, seed):
             parameter.data.copy_(draw * scale)
         elif name.endswith("bias"):
             parameter.data.copy_(0.3 * draw)
+        elif name.endswith("A_log"):  # decays of which some last for the whole text
+            parameter.data.copy_(1.5 * draw - 2)
         else:
             parameter.data.add_(0.3 * draw)
     for name, buffer in model.named_buffers():  # weights that no gradient reaches

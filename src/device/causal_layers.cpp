@@ -33,7 +33,11 @@ kernels::AttentionParams sizes_of(DType dtype, std::int64_t n, std::int64_t n_he
 CausalLayers::CausalLayers(const ModelConfig& c, const HeadLayout& heads,
                            std::vector<std::int64_t> layers, DType dtype, std::int64_t chunk,
                            std::int64_t max_tokens)
-    : head_dim_(heads.head_dim()), chunk_(chunk), dtype_(dtype), convolutions_(c, layers, chunk) {
+    : head_dim_(heads.head_dim()),
+      chunk_(chunk),
+      dtype_(dtype),
+      convolutions_(c, layers, chunk),
+      recurrences_(c, layers, chunk) {
   std::vector<int> of_rope(c.ropes.size(), -1);  // among rotaries_
   for (const std::int64_t number : layers) {
     const LayerSpec& spec = c.layers.at(static_cast<std::size_t>(number));
@@ -75,6 +79,7 @@ void CausalLayers::carve(Carver& c) {
     for (std::byte** ring : {&layer.key, &layer.value})
       *ring = c.take(layer.n_kv_heads * layer.capacity * head_dim_ * size_of(dtype_));
   convolutions_.carve(c);
+  recurrences_.carve(c);
   ring_bytes_ = c.used();
   for (Rotary& r : rotaries_) {
     const std::int64_t angles = r.table.rotary_dim() / 2;
@@ -100,6 +105,7 @@ void CausalLayers::allocate(cudaStream_t stream) {
       rings.push_back({ring, layer.n_kv_heads, layer.capacity, head_dim_ * size_of(dtype_),
                        std::min(layer.window, layer.capacity)});
   for (const KeptRows::Ring& ring : convolutions_.rings()) rings.push_back(ring);
+  for (const KeptRows::Ring& ring : recurrences_.rings()) rings.push_back(ring);
   kept_rows_ = KeptRows(std::move(rings));
   for (const Rotary& r : rotaries_)
     check(cudaMemcpyAsync(r.inverse_frequency, r.table.inverse_frequency.data(),
@@ -276,7 +282,10 @@ std::vector<SlidingWindows::Layer> CausalLayers::read_windows(
 RecurrentState CausalLayers::read_recurrent(const ModelConfig& config, std::int64_t tokens,
                                             cudaStream_t stream) const {
   RecurrentState state(config);
-  if (!convolutions_.empty()) convolutions_.read(read(stream), buffer_.data(), tokens, state);
+  if (convolutions_.empty() && recurrences_.empty()) return state;
+  const std::vector<std::byte> rings = read(stream);
+  convolutions_.read(rings, buffer_.data(), tokens, state);
+  recurrences_.read(rings, buffer_.data(), tokens, state);
   return state;
 }
 
@@ -288,6 +297,7 @@ void CausalLayers::write_windows(const SlidingWindows& from, cudaStream_t stream
       narrow(of.value.data() + at, head_dim_, dtype_, rings.data() + value);
     });
   convolutions_.write(from.recurrent(), buffer_.data(), from.tokens(), rings);
+  recurrences_.write(from.recurrent(), buffer_.data(), from.tokens(), rings);
   write(rings, stream);
 }
 

@@ -19,6 +19,7 @@
 #include "kept_rows.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/window.hpp"
+#include "recurrences.hpp"
 #include "short_convolutions.hpp"
 #include "sliding_windows.hpp"
 
@@ -35,7 +36,7 @@ class CausalLayers {
   CausalLayers(const ModelConfig& config, const HeadLayout& heads, std::vector<std::int64_t> layers,
                DType dtype, std::int64_t chunk, std::int64_t max_tokens);
 
-  bool empty() const { return layers_.empty() && convolutions_.empty(); }
+  bool empty() const { return layers_.empty() && convolutions_.empty() && recurrences_.empty(); }
   bool serves(std::int64_t layer) const;
   /// Device memory that they take: rings, angles and a step's workspace.
   std::int64_t bytes() const { return bytes_; }
@@ -61,6 +62,12 @@ class CausalLayers {
   kernels::ShortConvolutionParams convolution(std::int64_t layer) const {
     return convolutions_.params(layer, n_, position_);
   }
+
+  /// A recurrence of that step, as Recurrences::params.
+  kernels::LinearRecurrenceParams recurrence(std::int64_t layer) const {
+    return recurrences_.params(layer, n_, position_);
+  }
+  const Recurrences& recurrences() const { return recurrences_; }
 
   /// What snapshots need of the rings, beside a memory.
   KeptRows& kept_rows() { return kept_rows_; }
@@ -106,6 +113,7 @@ class CausalLayers {
   DType dtype_ = DType::bfloat16;
   std::vector<Layer> layers_;
   ShortConvolutions convolutions_;
+  Recurrences recurrences_;
   std::vector<Rotary> rotaries_;
   std::int64_t bytes_ = 0;
   std::int64_t ring_bytes_ = 0;       // of all layers, from the buffer's start

@@ -92,15 +92,26 @@ void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_
     choices = std::max(choices, s.mixture.chosen);
     expert_size = std::max(expert_size, s.mixture.chosen * s.mixture.width);
   }
-  const std::int64_t mixing = has_recurrent_layers(config) ? config.hidden_size : 0;
+  std::int64_t mixing = has_recurrent_layers(config) ? config.hidden_size : 0;
+  std::int64_t mixing_in = 3 * mixing, gates = 0, channels = 0, weights = 0, values = 0;
+  for (const LayerSpec& s : config.layers) {
+    if (s.output_gate) gates = std::max(gates, s.n_heads * head_dim);
+    if (const RecurrenceSpec& r = s.recurrence) {
+      channels = std::max(channels, r.channels());
+      weights = std::max(weights, 2 * r.heads);
+      values = std::max(values, r.values());
+    }
+  }
+  mixing = std::max(mixing, values);
+  mixing_in = std::max(mixing_in, channels + values + weights);
   positions = c.take<std::int64_t>(sequences + rows);
   ids = positions ? positions + sequences : nullptr;
   hidden = c.take<float>(rows * config.hidden_size);
   added = c.take<float>(rows * config.hidden_size);
   normed = c.take(rows * config.hidden_size * element);
-  qkv = c.take(rows * std::max(heads * head_dim, 3 * mixing) * element);
+  qkv = c.take(rows * std::max(heads * head_dim, mixing_in) * element);
   attended = c.take(rows * std::max(queries * head_dim, mixing) * element);
-  gate_up = c.take(rows * 2 * inner_size * element);
+  gate_up = c.take(rows * std::max(2 * inner_size, gates) * element);
   inner = c.take(rows * inner_size * element);
   if (choices > 0) {
     expert = c.take<std::int32_t>(rows * choices);
@@ -108,6 +119,9 @@ void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_
     shared_factor = c.take<float>(rows);
     expert_inner = c.take(rows * expert_size * element);
   }
+  mix_inputs = c.take<float>(rows * channels);
+  mix_weights = c.take<float>(rows * weights);
+  mix_y = c.take<float>(rows * values);
   tile =
       c.take<float>(std::min(rows * config.vocab_size, std::max(kTileLogits, rows * kLeastPiece)));
   surprise_state = c.take<kernels::SurpriseState>(rows);
@@ -245,6 +259,7 @@ void DecoderSteps::add_beside(Step& step, const DeviceLinear& w, const std::byte
 void DecoderSteps::make_heads(Step& step, std::int64_t l) {
   const LayerSpec& spec = config.layers[static_cast<std::size_t>(l)];
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
+  if (spec.output_gate) first_product(step, w.output_gate, step.a.gate_up, "attention's gate");
   if (step.few && spec.qk_norm == QkNorm::none && config.query_scale.beta == 0) {
     kernels::HeadsParams heads;
     heads.n_heads = spec.n_heads;
@@ -293,14 +308,8 @@ void DecoderSteps::make_heads(Step& step, std::int64_t l) {
 /// A short convolution in place of heads and attention.
 void DecoderSteps::convolve(Step& step, std::int64_t l) {
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
-  if (step.few) {
-    kernels::ProductParams p = product_of(step, w.qkv);
-    p.maybe_bias = nullptr;  // the convolution adds it
-    check(kernels::narrow_product(p, step.a.qkv, stream.get()), "the product of a convolution", p,
-          step.a.qkv);
-  } else {
-    multiply(w.qkv, step.a.normed, step.n, dtype, step.a.qkv);
-  }
+  // its bias is the convolution's to add
+  first_product(step, w.qkv, step.a.qkv, "the product of a convolution");
   std::vector<kernels::ShortConvolutionParams> of;
   for (const DecoderPart& part : step.parts) {
     kernels::ShortConvolutionParams& p = of.emplace_back(part.of->causal.convolution(l));
@@ -433,10 +442,13 @@ void DecoderSteps::feed_forward(Step& step, std::int64_t l) {
 void DecoderSteps::run_layer(Step& step, std::int64_t l) {
   const DeviceLayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
   const bool parallel = config.layers[static_cast<std::size_t>(l)].parallel;
-  if (w.tap)
+  if (w.recurrence.norm)
+    recur(step, l);
+  else if (w.tap)
     convolve(step, l);
   else
     make_heads(step, l);
+  if (w.output_gate.in > 0) gate_attended(step, l);
   if (parallel)
     add_beside(step, w.o, step.a.attended);
   else

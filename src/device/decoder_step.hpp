@@ -136,8 +136,10 @@ struct Activations {
   std::int64_t* positions = nullptr;          // [sequences] of their first tokens, and behind them:
   std::int64_t* ids = nullptr;                // [rows]
   float *hidden = nullptr, *added = nullptr;  // [rows, hidden]
+  // gate_up: before it is the network's, what attention's result is gated by
   std::byte *normed = nullptr, *qkv = nullptr, *attended = nullptr, *gate_up = nullptr,
             *inner = nullptr;
+  float *mix_inputs = nullptr, *mix_weights = nullptr, *mix_y = nullptr;  // of a recurrence
   // of a mixture of experts: each row's, their weights, what the shared one is multiplied by, and
   // what their gates let through
   std::int32_t* expert = nullptr;
@@ -209,6 +211,9 @@ class DecoderSteps {
   void add_beside(Step& step, const DeviceLinear& w, const std::byte* x);
   void make_heads(Step& step, std::int64_t l);
   void convolve(Step& step, std::int64_t l);
+  void recur(Step& step, std::int64_t l);
+  void first_product(Step& step, const DeviceLinear& w, std::byte* to, const char* what);
+  void gate_attended(const Step& step, std::int64_t l);
   void show_keys(const DecoderPart& part, std::int64_t l, const DeviceMemory::LayerStep& of) const;
   void scale_queries(const Step& step, std::int64_t l) const;
   void attend(const Step& step, std::int64_t l, bool appended);

@@ -777,6 +777,7 @@ class DeviceDecoder::Snapshot {
   std::shared_ptr<const MemorySnapshot> memory;  // null without one
   std::shared_ptr<device::KeptRows::Mark> rows;  // of the layers beside it
   std::vector<std::byte> caches;                 // without a memory
+  std::vector<float> matrices;                   // of recurrent heads, beside a memory
   std::int64_t tokens = 0, chunk = 0, max_tokens = 0;
   std::vector<float> last_logits;
 };
@@ -790,6 +791,7 @@ std::shared_ptr<const DeviceDecoder::Snapshot> DeviceDecoder::snapshot() {
   if (m.memory) {
     s->memory = m.memory->snapshot();
     s->rows = m.causal.kept_rows().mark(m.tokens_now());
+    s->matrices = m.causal.recurrences().copy_matrices(m.tokens_now(), m.stream());
   } else {
     s->caches = m.causal.read(m.stream());
   }
@@ -810,6 +812,7 @@ void DeviceDecoder::restore(const Snapshot& s) {
   if (m.memory) {
     m.memory->restore(*s.memory);  // which refuses a snapshot of later tokens
     m.causal.kept_rows().restore(*s.rows, m.stream());
+    m.causal.recurrences().put_matrices(s.matrices, s.tokens, m.stream());
   } else {
     m.causal.write(s.caches, m.stream());
   }

@@ -20,18 +20,20 @@ bool is_stored_as(TensorType type, DType dtype) {
          (type == TensorType::bf16 && dtype == DType::bfloat16);
 }
 
-/// Rows or columns of a weight as they lie on the device: as they are, or heads that are padded.
+/// Rows or columns of a weight as they lie on the device: as they are, or heads that are padded, or
+/// one part of each head that has several.
 struct Axis {
   const HeadLayout* heads = nullptr;  // null: as they are
+  std::int64_t parts = 1, part = 0;
 
   std::int64_t size(std::int64_t of_model, std::int64_t head_dim) const {
-    return heads ? of_model / head_dim * heads->head_dim() : of_model;
+    return heads ? of_model / (head_dim * parts) * heads->head_dim() : of_model;
   }
   /// Index in the model's weight; -1: a zero.
   std::int64_t source(std::int64_t at, std::int64_t head_dim) const {
     if (!heads) return at;
     const std::int64_t c = heads->channel(at % heads->head_dim());
-    return c < 0 ? -1 : at / heads->head_dim() * head_dim + c;
+    return c < 0 ? -1 : (at / heads->head_dim() * parts + part) * head_dim + c;
   }
 };
 
@@ -74,9 +76,19 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
       w.o = linear(hidden, hidden, s.conv_bias);
       w.tap = c.take<float>(hidden * s.conv_taps);
       w.maybe_conv_bias = norm(s.conv_bias, hidden);
+    } else if (const RecurrenceSpec& r = s.recurrence) {
+      w.qkv = linear(r.channels() + r.values() + (r.delta() ? 2 : 1) * r.heads, hidden, r.bias);
+      w.o = linear(hidden, r.values(), r.bias);
+      w.tap = c.take<float>(r.channels() * r.taps);
+      w.maybe_conv_bias = norm(r.conv_bias, r.channels());
+      w.recurrence.log_rate = norm(true, r.heads);
+      w.recurrence.step_bias = norm(true, r.heads);
+      w.recurrence.maybe_skip = norm(!r.delta(), r.heads);
+      w.recurrence.norm = norm(true, r.delta() ? r.value_dim : r.values());
     } else {
       w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
       w.o = linear(hidden, q, s.o_bias);
+      if (s.output_gate) w.output_gate = linear(q, hidden, s.qkv_bias);
     }
     const MixtureSpec& m = s.mixture;
     if (const std::int64_t inner = m ? m.shared_width : s.intermediate_size; inner > 0) {
@@ -154,11 +166,38 @@ class DeviceWeights::Loader {
       send(reinterpret_cast<std::byte*>(maybe_to), DType::float32, planned_.at(role, layer), rows);
   }
 
-  void convolution(const DeviceLayerWeights& w, std::int64_t layer) {
-    send(reinterpret_cast<std::byte*>(w.tap), DType::float32, planned_.at(Role::conv, layer), {});
+  /// Queries, and the gate that each head has behind its query.
+  void gated_heads(const DeviceLayerWeights& w, std::int64_t layer, const HeadLayout& heads,
+                   const Axis& of_heads) {
+    const Axis queries{&heads, 2, 0}, gates{&heads, 2, 1};
+    linear(w.output_gate, layer, {Role::q}, gates);
+    std::byte* weight = w.qkv.weight;
+    auto* bias = reinterpret_cast<std::byte*>(w.qkv.maybe_bias);
+    for (const Role role : {Role::q, Role::k, Role::v}) {
+      const Axis& rows = role == Role::q ? queries : of_heads;
+      weight += send(weight, dtype_, planned_.at(role, layer), rows);
+      if (bias) bias += send(bias, DType::float32, planned_.at(role, layer, true), rows);
+    }
+  }
+
+  void recurrence(const DeviceLayerWeights& w, bool delta, std::int64_t layer) {
+    if (delta)
+      linear(w.qkv, layer, {Role::mix_in, Role::mix_gate, Role::mix_step, Role::mix_write});
+    else
+      linear(w.qkv, layer, {Role::mix_in, Role::mix_gate, Role::mix_step});
+    linear(w.o, layer, {Role::mix_out});
+    convolution(w, Role::mix_conv, layer);
+    norm(w.recurrence.log_rate, Role::mix_rate, layer);
+    norm(w.recurrence.step_bias, Role::mix_step_bias, layer);
+    norm(w.recurrence.maybe_skip, Role::mix_skip, layer);
+    norm(w.recurrence.norm, Role::mix_norm, layer);
+  }
+
+  void convolution(const DeviceLayerWeights& w, Role role, std::int64_t layer) {
+    send(reinterpret_cast<std::byte*>(w.tap), DType::float32, planned_.at(role, layer), {});
     if (w.maybe_conv_bias)
       send(reinterpret_cast<std::byte*>(w.maybe_conv_bias), DType::float32,
-           planned_.at(Role::conv, layer, true), {});
+           planned_.at(role, layer, true), {});
   }
 
   void norm(const DeviceNorm& to, Role role, std::int64_t layer) {
@@ -249,10 +288,15 @@ void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planne
     loader.norm(w.q_norm, Role::q_norm, l, of_heads);
     loader.norm(w.k_norm, Role::k_norm, l, of_heads);
     loader.norm(w.sink_logits, Role::sink_logits, l);
-    if (w.tap) {
+    if (spec.recurrence) {
+      loader.recurrence(w, spec.recurrence.delta(), l);
+    } else if (w.tap) {
       loader.linear(w.qkv, l, {Role::conv_in});
       loader.linear(w.o, l, {Role::conv_out});
-      loader.convolution(w, l);
+      loader.convolution(w, Role::conv, l);
+    } else if (spec.output_gate) {
+      loader.gated_heads(w, l, heads_, of_heads);
+      loader.linear(w.o, l, {Role::o}, {}, of_heads);
     } else {
       loader.linear(w.qkv, l, {Role::q, Role::k, Role::v}, of_heads);
       loader.linear(w.o, l, {Role::o}, {}, of_heads);

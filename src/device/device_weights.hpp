@@ -51,6 +51,13 @@ struct DeviceLayerWeights {
   // of a short convolution, whose products are `qkv` (rows of B, C and x) and `o`
   float* tap = nullptr;              // [hidden, taps]
   float* maybe_conv_bias = nullptr;  // [hidden]
+  // of a recurrence, whose products are `qkv` (rows of what it reads, of its gate, its steps and
+  // its weights of writing) and `o`, and which has a convolution of its own
+  struct {
+    float *log_rate = nullptr, *step_bias = nullptr, *maybe_skip = nullptr;  // [heads]
+    float* norm = nullptr;
+  } recurrence;
+  DeviceLinear output_gate;  // of attention, if it has one: as many rows as q
   // rows of gate, of up; of a network without a gate those of up; none in a mixture without a
   // shared expert
   DeviceLinear gate_up;

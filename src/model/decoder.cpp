@@ -84,42 +84,24 @@ struct Decoder::Impl {
     return config().layers[l].mixer == Mixer::attention ? step.attended : step.mixed;
   }
 
-  /// Rows [first, first + n) of the residual stream to rows of q, k and v, or into a convolution.
+  /// Rows [first, first + n) of the residual stream to rows of q, k and v, or to what a layer
+  /// reads in their place.
   void before_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     const float* x = read_stream(w.input_norm, first, n);
-    if (spec.mixer != Mixer::attention) {
-      const Product in{&w.conv.in, x, step.mixing.from(first)};
-      return step.multiply(first, n, {&in, 1}, cut);
-    }
-    float* q = step.q.from(first);
-    float* k = step.k.from(first);
-    float* v = step.v.from(first);
-    if (spec.latent) {
-      latent_heads(spec.latent, w.latent, x, first, n, cut, step);
-    } else {
-      const Product qkv[] = {{&w.q, x, q}, {&w.k, x, k}, {&w.v, x, v}};
-      const std::size_t made = spec.keys_of >= 0 ? 1 : spec.keys_are_values ? 2 : 3;
-      step.multiply(first, n, {qkv, made}, cut);
-      norm_heads(config(), w.q_norm, n, w.q.out, q);
-      if (made > 1) finish_keys(config(), spec, w, n, k, v);
-    }
-    // slots scale by 1 / sqrt(head_dim)
-    const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
-    const std::int64_t width = spec.n_heads * spec.head_dim;
-    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * width);
-    scale_queries(config().query_scale, step.sequences, first, n, width, q);
+    if (spec.mixer != Mixer::attention) return step.multiply_mixer(w, x, first, n, cut);
+    attention_heads(config(), spec, w, x, first, n, cut, step);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
   void after_attention(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
-    const float* mixed_rows = spec.latent
-                                  ? latent_values(spec.latent, w.latent, first, n, cut, step)
-                                  : mixed(l).from(first);
-    add_to_stream(w.o, mixed_rows, w.attended_norm, first, n, cut);
+    if (spec.output_gate) step.gate_attended(spec, first, n);
+    const float* given = spec.latent ? latent_values(spec.latent, w.latent, first, n, cut, step)
+                                     : mixed(l).from(first);
+    add_to_stream(w.o, given, w.attended_norm, first, n, cut);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
     if (spec.mixture && !spec.dense_beside)
@@ -180,7 +162,7 @@ struct Decoder::Impl {
       try {
         if (failures[i]) continue;
         if (spec.mixer != Mixer::attention) {
-          step.convolve(weights->layers[layer].conv, layer, s, *parts[i].impl->state->recurrent());
+          step.mix(weights->layers[layer], layer, s, *parts[i].impl->state->recurrent());
           continue;
         }
         has_heads = true;

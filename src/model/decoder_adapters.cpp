@@ -47,9 +47,18 @@ const Linear* product_of(const DecoderWeights& w, WeightRole role, std::int64_t 
       return &l.v;
     case WeightRole::o:
     case WeightRole::conv_out:
+    case WeightRole::mix_out:
       return &l.o;
     case WeightRole::conv_in:
       return &l.conv.in;
+    case WeightRole::mix_in:
+      return &l.recurrence.in;
+    case WeightRole::mix_gate:
+      return &l.recurrence.gate;
+    case WeightRole::mix_step:
+      return &l.recurrence.step;
+    case WeightRole::mix_write:
+      return &l.recurrence.write;
     case WeightRole::gate:
       return &l.gate;
     case WeightRole::up:

@@ -18,13 +18,10 @@ void embed(const DecoderWeights& w, std::span<const std::int64_t> ids, float* to
 void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::int64_t n,
                float* y);
 
-/// Norms of queries, keys or values, if there are such: of each head, or of a token's whole row.
-void norm_heads(const ModelConfig& c, const DecoderNorm& norm, std::int64_t n,
-                std::int64_t row_width, float* x);
-
-/// Norms of a layer's own keys and values. \param v written, where they are made of the keys
-void finish_keys(const ModelConfig& c, const LayerSpec& spec, const DecoderLayer& w, std::int64_t n,
-                 float* k, float* v);
+/// Rows of x to rows of a layer's queries, keys and values, as its attention wants them.
+void attention_heads(const ModelConfig& c, const LayerSpec& spec, const DecoderLayer& w,
+                     const float* x, std::int64_t first, std::int64_t n, Cut cut,
+                     StepBuffers& step);
 
 /// What stands between the products of a feed-forward network: gate[i] becomes the input of the
 /// last one. Without a gate these are the rows of up, and `up` is not read.

@@ -14,9 +14,10 @@
 #include "episodic/model/recurrent_state.hpp"
 #include "episodic/timeline/surprise.hpp"
 #include "linear.hpp"
-#include "short_convolution.hpp"
 
 namespace episodic {
+
+struct DecoderLayer;
 
 /// Steps of a sequence up to so many tokens multiply as few rows (linear.hpp), whatever is beside
 /// them in a batch: a token that is written alone, or with a few guesses behind it, is bound by
@@ -65,8 +66,10 @@ struct StepBuffers {
   RowBuffer gate, up;          // [n, intermediate]
   RowBuffer low;               // [n, the largest rank of an adapter]
   RowBuffer attended;          // [n, heads * d]
-  RowBuffer mixing, mixed;     // [n, 3 * hidden], [n, hidden]: into and out of a convolution
+  RowBuffer mixing, mixed;     // into and out of what a layer has in place of attention
   RowBuffer routed, mixed_in;  // [n, hidden]: into a mixture that is beside a dense network
+  RowBuffer mix_gate, mix_step, mix_write;  // of a recurrence (RecurrenceRows)
+  RowBuffer gated_q;                        // [n, heads * 2 d]: queries, and the gate of each head
   // of latent attention: [n, q_rank], [n, heads * query], [n, width], [n, heads * value]
   RowBuffer latent_q, latent_queries, latent_low, latent_values;
   std::vector<SequenceRows> sequences;
@@ -105,10 +108,7 @@ struct StepBuffers {
     up.fit(rows, inner);
     if (rank > 0) low.fit(rows, rank);
     attended.fit(rows, queries);
-    if (has_recurrent_layers(c)) {
-      mixing.fit(rows, 3 * c.hidden_size);
-      mixed.fit(rows, c.hidden_size);
-    }
+    fit_mixers(c, rows);
     sequences.clear();
     std::int64_t first = 0;
     for (const std::int64_t n : lengths) {
@@ -130,10 +130,18 @@ struct StepBuffers {
   /// any, are finite.
   bool finite(std::int64_t n, bool heads) const;
 
-  /// A layer's convolution of one sequence's rows, from `mixing` to `mixed`.
+  /// The products by which what a layer has in place of attention reads x.
+  void multiply_mixer(const DecoderLayer& of, const float* x, std::int64_t first, std::int64_t n,
+                      Cut cut);
+  /// What stands in place of attention: one sequence's rows, from those products to `mixed`.
   /// \throws DataError where the state after it is not finite
-  void convolve(const ShortConvolution& of, std::size_t layer, const SequenceRows& rows,
-                RecurrentState& state);
+  void mix(const DecoderLayer& of, std::size_t layer, const SequenceRows& rows,
+           RecurrentState& state);
+
+  /// Queries of rows [first, first + n), from `gated_q` to `q`.
+  void take_queries(const LayerSpec& spec, std::int64_t first, std::int64_t n);
+  /// Multiplies what attention gave those rows by the gates that lie between their queries.
+  void gate_attended(const LayerSpec& spec, std::int64_t first, std::int64_t n);
 
   /// All products of rows [first, first + n), with what the adapters of their sequences add. Rows
   /// of each sequence go as its own step would (class_of), so that its bits do not depend on the
@@ -155,6 +163,9 @@ struct StepBuffers {
   /// What adapters add to rows [from, to) of products whose x and y begin with row `first`.
   void add_low_ranks(const LowRanks& adapted, std::int64_t first, std::span<const Product> products,
                      std::int64_t from, std::int64_t to, Cut cut, RowClass rows);
+
+ private:
+  void fit_mixers(const ModelConfig& c, std::int64_t rows);
 };
 
 /// How the head is computed where only the last row of logits is asked for: for all rows, a piece

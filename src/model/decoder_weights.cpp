@@ -87,15 +87,30 @@ class Loader {
     ShortConvolution conv{linear(WeightRole::conv_in, layer), 0, {}, {}};
     const WeightView view = planned_.at(WeightRole::conv, layer);
     conv.taps = view.columns;
-    const std::vector<float> channels = floats(view);  // [width, taps]
-    conv.tap.resize(channels.size());
-    for (std::int64_t c = 0; c < view.rows; ++c)
-      for (std::int64_t i = 0; i < conv.taps; ++i)
-        conv.tap[static_cast<std::size_t>(i * view.rows + c)] =
-            channels[static_cast<std::size_t>(c * conv.taps + i)];
+    conv.tap = by_tap(view);
     if (planned_.has(WeightRole::conv, layer, true))
       conv.bias = floats(planned_.at(WeightRole::conv, layer, true));
     return conv;
+  }
+
+  LinearRecurrence recurrence(const RecurrenceSpec& spec, double eps, std::int64_t layer) {
+    using Role = WeightRole;
+    LinearRecurrence r;
+    r.spec = spec;
+    r.in = linear(Role::mix_in, layer);
+    r.gate = linear(Role::mix_gate, layer);
+    r.step = linear(Role::mix_step, layer);
+    if (spec.delta()) r.write = linear(Role::mix_write, layer);
+    r.tap = by_tap(planned_.at(Role::mix_conv, layer));
+    if (planned_.has(Role::mix_conv, layer, true))
+      r.bias = floats(planned_.at(Role::mix_conv, layer, true));
+    r.rate = floats(planned_.at(Role::mix_rate, layer));
+    for (float& rate : r.rate) rate = -std::exp(rate);  // its logarithm is stored
+    r.step_bias = floats(planned_.at(Role::mix_step_bias, layer));
+    r.skip = numbers(Role::mix_skip, layer);
+    r.norm = floats(planned_.at(Role::mix_norm, layer));
+    r.eps = static_cast<float>(eps);
+    return r;
   }
 
   /// Numbers as they are; empty if the plan has no such weight.
@@ -127,6 +142,17 @@ class Loader {
   const PlannedWeights& planned() const { return planned_; }
 
  private:
+  /// The taps of a convolution: [channels, taps] as [taps, channels].
+  static std::vector<float> by_tap(const WeightView& view) {
+    const std::vector<float> channels = floats(view);
+    std::vector<float> tap(channels.size());
+    for (std::int64_t c = 0; c < view.rows; ++c)
+      for (std::int64_t i = 0; i < view.columns; ++i)
+        tap[static_cast<std::size_t>(i * view.rows + c)] =
+            channels[static_cast<std::size_t>(c * view.columns + i)];
+    return tap;
+  }
+
   Linear stored(WeightRole role, const WeightView& view) {
     if (!can_multiply(view.type))
       throw FileError(fmt::format("{}: {} is stored as {}; store it as F32, F16 or BF16",
@@ -211,6 +237,9 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     if (spec.mixer == Mixer::short_convolution) {
       layer.conv = load.convolution(l);
       layer.o = load.linear(Role::conv_out, l);
+    } else if (spec.mixer == Mixer::recurrence) {
+      layer.recurrence = load.recurrence(spec.recurrence, model.config.rms_norm_eps, l);
+      layer.o = load.linear(Role::mix_out, l);
     } else if (spec.latent) {
       layer.latent = load.latent(spec, l);
       layer.o = load.linear(Role::o, l);

@@ -9,6 +9,7 @@
 #include "episodic/model/open_model.hpp"
 #include "latent_attention.hpp"
 #include "linear.hpp"
+#include "linear_recurrence.hpp"
 #include "mixture.hpp"
 #include "short_convolution.hpp"
 
@@ -27,11 +28,12 @@ struct DecoderLayer {
   DecoderNorm q_norm, k_norm, v_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
-  LatentWeights latent;    // in place of q, k and v
-  ShortConvolution conv;   // in place of q, k and v; the product behind it is `o`
-  Linear gate, up, down;   // gate: only of a gated network
-  Xielu xielu;             // where it is the activation
-  MixtureWeights mixture;  // in their place, where the layer is one
+  LatentWeights latent;         // in place of q, k and v
+  ShortConvolution conv;        // the same; the product behind it is `o`
+  LinearRecurrence recurrence;  // the same
+  Linear gate, up, down;        // gate: only of a gated network
+  Xielu xielu;                  // where it is the activation
+  MixtureWeights mixture;       // in their place, where the layer is one
   // where the dense network is beside the mixture: what the router and the experts read, and what
   // both add
   DecoderNorm router_norm, expert_in_norm, dense_norm, expert_norm;

@@ -7,18 +7,10 @@
 #include <cstring>
 #include <limits>
 
+#include "base/clones.hpp"
 #include "episodic/base/dtype.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/cpu/weights.hpp"
-
-// Plain loops that the compiler vectorises; on x86 it makes one copy per instruction set and the
-// loader takes the best one that the machine has. Not under ThreadSanitizer: the loader chooses
-// before its runtime is there, and the process ends.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
-#define EPISODIC_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define EPISODIC_CLONES
-#endif
 
 namespace episodic {
 namespace {
@@ -105,6 +97,11 @@ EPISODIC_CLONES void silu_times_span(float* gate, const float* up, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) gate[i] = gate[i] / (1.0f + fast_exp(-gate[i])) * up[i];
 }
 
+EPISODIC_CLONES void sigmoid_times_span(const float* gate, float* x, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] / (1.0f + fast_exp(-gate[i]));
+}
+
 /// 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3)
 EPISODIC_CLONES void gelu_times_span(float* gate, const float* up, std::int64_t n) {
   constexpr float kTwice = 1.59576912160573f;  // 2 sqrt(2 / pi)
@@ -180,6 +177,11 @@ void apply_xielu(const Xielu& of, float* x, std::int64_t n) {
       x[i] = curved + of.beta * x[i];
     }
   });
+}
+
+void sigmoid_times(const float* gate, std::int64_t n, float* x) {
+  over_spans(n,
+             [&](std::int64_t a, std::int64_t b) { sigmoid_times_span(gate + a, x + a, b - a); });
 }
 
 void silu_times(float* gate, const float* up, std::int64_t n) {

@@ -45,6 +45,9 @@ void gelu_times(float* gate, const float* up, std::int64_t n);
 /// limit either way
 void clamped_silu_times(float slope, float limit, float* gate, const float* up, std::int64_t n);
 
+/// x[i] *= sigmoid(gate[i])
+void sigmoid_times(const float* gate, std::int64_t n, float* x);
+
 /// x[i] *= factor
 void scale(float factor, float* x, std::int64_t n);
 

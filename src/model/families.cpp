@@ -234,13 +234,14 @@ const Family kFamilies[] = {
      {.n_kv_heads = 8, .rope_theta = 1e6, .positions = 128000},
      lfm2,
      lfm2_layers,
-     kLfm2Names},
+     kLfm2Names,
+     lfm2_usual_keys},
 };
 
 /// The tables of all files of families.
-std::array<std::span<const Family>, 6> all_families() {
-  return {kFamilies,        mixture_families(), gpt_oss_families(),
-          dense_families(), gemma4_families(),  latent_families()};
+std::array<std::span<const Family>, 7> all_families() {
+  return {kFamilies,         mixture_families(), gpt_oss_families(), dense_families(),
+          hybrid_families(), gemma4_families(),  latent_families()};
 }
 
 Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {
@@ -312,7 +313,7 @@ void read_family(const JsonObject& said, ModelConfig& c) {
   c.model_type = said.string("model_type", "");
   const Family& family = family_of(said, c.model_type);
   const FamilyDefaults& d = family.defaults;
-  const JsonObject in = with_usual_rope(c.model_type == "lfm2" ? lfm2_usual_keys(said) : said, d);
+  const JsonObject in = with_usual_rope(family.usual_keys ? family.usual_keys(said) : said, d);
   read_sizes(in, d, c);
   if (!d.own_ropes)
     c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));

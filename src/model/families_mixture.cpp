@@ -41,9 +41,8 @@ MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const Mo
   return m;
 }
 
-namespace {
+namespace read_as {
 
-/// A mixture in every decoder_sparse_step-th layer that mlp_only_layers does not name.
 void sparse_layers(const JsonObject& in, ModelConfig& c) {
   const std::int64_t step = in.integer("decoder_sparse_step", 1, kMostLayers, 1);
   const std::vector<std::int64_t> dense = in.tokens("mlp_only_layers");
@@ -54,6 +53,10 @@ void sparse_layers(const JsonObject& in, ModelConfig& c) {
     in.fail("decoder_sparse_step",
             fmt::format("= {} and mlp_only_layers leave no layer with experts", step));
 }
+
+}  // namespace read_as
+
+namespace {
 
 void qwen_mixture(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c,
                   LayerSpec& each) {
@@ -70,7 +73,7 @@ void qwen2_moe(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, La
 
 void qwen2_moe_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c) {
   read_as::qwen_layers(in, d, c);
-  sparse_layers(in, c);
+  read_as::sparse_layers(in, c);
 }
 
 void qwen3_moe(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
@@ -80,7 +83,7 @@ void qwen3_moe(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, La
 }
 
 void qwen3_moe_layers(const JsonObject& in, const FamilyDefaults&, ModelConfig& c) {
-  sparse_layers(in, c);
+  read_as::sparse_layers(in, c);
 }
 
 void mixtral(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each) {
@@ -106,11 +109,19 @@ void granitemoe(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, L
   each.mixture.tensors = MixtureTensors::granite;
 }
 
+}  // namespace
+
+namespace read_as {
+
 void granitemoeshared(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c,
                       LayerSpec& each) {
   granitemoe(in, d, c, each);
   each.mixture.shared_width = in.integer("shared_intermediate_size", 0, kMostWidth, 0);
 }
+
+}  // namespace read_as
+
+namespace {
 
 constexpr Family kMixtureFamilies[] = {
     {"qwen2_moe",
@@ -145,7 +156,7 @@ constexpr Family kMixtureFamilies[] = {
      olmoe,
      nullptr},
     {"granitemoe", {.experts = 8, .chosen = 2}, granitemoe, nullptr},
-    {"granitemoeshared", {.experts = 8, .chosen = 2}, granitemoeshared, nullptr},
+    {"granitemoeshared", {.experts = 8, .chosen = 2}, read_as::granitemoeshared, nullptr},
 };
 
 }  // namespace

@@ -23,6 +23,11 @@ inline constexpr std::int64_t kMostExperts = 1 << 13;
 inline constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
 inline constexpr double kMostMultiplier = 1e9;
 
+/// Keys of config.json that Hugging Face has not, of models that come from GGUF files: head h of a
+/// recurrence has the keys of h modulo their number (RecurrenceSpec::tiled); gate and up of Granite
+/// 4's dense network are tensors of their own.
+inline constexpr const char *kTiledHeads = "_tiled_heads", *kSplitGateUp = "_split_gate_up";
+
 /// What the reference's classes take where config.json says nothing.
 struct FamilyDefaults {
   std::int64_t n_kv_heads = 0;  // 0: as many as heads
@@ -57,6 +62,8 @@ struct Family {
                LayerSpec& each);
   void (*layers)(const JsonObject& in, const FamilyDefaults& defaults, ModelConfig& c) = nullptr;
   std::span<const WeightName> names = {};
+  /// The settings by the names that other families have, where this one has others.
+  JsonObject (*usual_keys)(const JsonObject& said) = nullptr;
 };
 
 /// Families whose blocks differ from LLaMA's in more than numbers (families_dense.cpp).
@@ -64,6 +71,9 @@ std::span<const Family> dense_families();
 
 /// Those with a mixture of experts (families_mixture.cpp).
 std::span<const Family> mixture_families();
+
+/// Those whose layers have recurrences in place of attention (families_hybrid.cpp).
+std::span<const Family> hybrid_families();
 
 /// gpt-oss (families_gpt_oss.cpp).
 std::span<const Family> gpt_oss_families();
@@ -85,6 +95,10 @@ void qwen3(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerS
 /// Norms behind the blocks, and of whole rows of queries and keys.
 void olmo2(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
 void granite(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c, LayerSpec& each);
+void granitemoeshared(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c,
+                      LayerSpec& each);
+/// A mixture in every decoder_sparse_step-th layer that mlp_only_layers does not name.
+void sparse_layers(const JsonObject& in, ModelConfig& c);
 /// Windows only where use_sliding_window says so, and only in layers from max_window_layers on.
 void qwen_layers(const JsonObject& in, const FamilyDefaults& d, ModelConfig& c);
 /// A window in all layers, unless it is null.

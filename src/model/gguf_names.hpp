@@ -2,6 +2,7 @@
 #pragma once
 // What Hugging Face's tensors are called in GGUF files, for those who read and who write them.
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -116,15 +117,43 @@ inline constexpr const char* kGgufWithoutSuffix[] = {info_of(WeightRole::sink_lo
                                                      "experts.gate_up_proj",
                                                      "experts.down_proj"};
 
+inline constexpr GgufName kDelta[] = {gguf_name(WeightRole::q),
+                                      gguf_name(WeightRole::k),
+                                      gguf_name(WeightRole::v),
+                                      gguf_name(WeightRole::o),
+                                      gguf_name(WeightRole::mix_in),
+                                      gguf_name(WeightRole::mix_gate),
+                                      gguf_name(WeightRole::mix_step),
+                                      gguf_name(WeightRole::mix_write),
+                                      gguf_name(WeightRole::mix_conv),
+                                      gguf_name(WeightRole::mix_rate),
+                                      gguf_name(WeightRole::mix_norm),
+                                      gguf_name(WeightRole::mix_step_bias),
+                                      gguf_name(WeightRole::mix_out),
+                                      {"ssm_ba", "linear_attn.in_proj_ba"},
+                                      {"ssm_in", "linear_attn.in_proj_qkvz"}};
+inline constexpr GgufName kMamba2[] = {
+    gguf_name(WeightRole::q),   gguf_name(WeightRole::k),         gguf_name(WeightRole::v),
+    gguf_name(WeightRole::o),   {"ssm_in", "mamba.in_proj"},      {"ssm_conv1d", "mamba.conv1d"},
+    {"ssm_a", "mamba.A_log"},   {"ssm_dt.bias", "mamba.dt_bias"}, gguf_name(WeightRole::mix_skip),
+    {"ssm_norm", "mamba.norm"}, {"ssm_out", "mamba.out_proj"}};
+inline constexpr GgufName kGraniteHybridMlp[] = {{"ffn_gate", "shared_mlp.input_linear"},
+                                                 {"ffn_up", "mlp.up_proj"},
+                                                 {"ffn_down", "shared_mlp.output_linear"}};
+
+/// How the layers without attention are said.
+enum class GgufRecurrence : std::uint8_t { none, delta, tiled_delta, mamba2 };
+
 /// What a file of an architecture says otherwise than llama's, or leaves out.
 struct GgufTraits {
-  bool one_plus = false;             ///< norms hold 1 + w
-  bool layer_norm = false;           ///< eps is that of LayerNorms
-  bool parallel = false;             ///< logits are multiplied by logit_scale
-  bool scales_queries = false;       ///< by their position
-  bool xielu = false;                ///< lists of its parameters
-  bool partial = false;              ///< heads turn in part where config.json says nothing
-  bool read_only = false;            ///< such files are not written
+  bool one_plus = false;        ///< norms hold 1 + w
+  bool layer_norm = false;      ///< eps is that of LayerNorms
+  bool parallel = false;        ///< logits are multiplied by logit_scale
+  bool scales_queries = false;  ///< by their position
+  bool xielu = false;           ///< lists of its parameters
+  bool partial = false;         ///< heads turn in part where config.json says nothing
+  bool read_only = false;       ///< such files are not written
+  GgufRecurrence recurrence = GgufRecurrence::none;
   const char* activation = nullptr;  ///< other than llama's
 };
 
@@ -237,6 +266,51 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      .norms = kLfm2Norms,
      .head_norms = kLfm2HeadNorms,
      .top = kLfm2Top},
+    {.gguf = "qwen35",
+     .model_type = "qwen3_5_text",
+     .attention = kDelta,
+     .mlp = kMlp,
+     .norms = kNormsBetween,
+     .head_norms = kHeadNorms,
+     .traits = {.one_plus = true, .partial = true, .recurrence = GgufRecurrence::tiled_delta}},
+    {.gguf = "qwen35moe",
+     .model_type = "qwen3_5_moe_text",
+     .attention = kDelta,
+     .mlp = kSharedExperts,
+     .norms = kNormsBetween,
+     .head_norms = kHeadNorms,
+     .mixture = true,
+     .normalised = true,
+     .traits = {.one_plus = true, .partial = true, .recurrence = GgufRecurrence::tiled_delta}},
+    {.gguf = "qwen3next",
+     .model_type = "qwen3_next",
+     .attention = kDelta,
+     .mlp = kSharedExperts,
+     .norms = kNormsBetween,
+     .head_norms = kHeadNorms,
+     .mixture = true,
+     .normalised = true,
+     .traits = {.one_plus = true, .partial = true, .recurrence = GgufRecurrence::delta}},
+    {.gguf = "granitehybrid",
+     .model_type = "granitemoehybrid",
+     .attention = kMamba2,
+     .mlp = kGraniteHybridMlp,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .granite = true,
+     .traits = {.recurrence = GgufRecurrence::mamba2}},
+    {.gguf = "granitehybrid",
+     .model_type = "granitemoehybrid",
+     .attention = kMamba2,
+     .mlp = kSharedExperts,
+     .norms = kNormsBefore,
+     .head_norms = {},
+     .interleaved = true,
+     .granite = true,
+     .mixture = true,
+     .normalised = true,
+     .traits = {.recurrence = GgufRecurrence::mamba2}},
     {.gguf = "mistral3",
      .model_type = "ministral3",
      .attention = kAttention,

@@ -125,6 +125,17 @@ std::vector<XieluRow> xielu_rows(const GgufFile& file, const GgufArchitecture& a
 /// config.json of a file of Gemma 4 (gguf_gemma4.cpp), but for its tokens.
 nlohmann::json gguf_gemma4_config(const GgufFile& file, const GgufSettings& in);
 
+/// What those with recurrences say (gguf_hybrid.cpp). \param attends which layers have heads of
+/// keys
+void add_hybrid_settings(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
+                         const std::vector<bool>& attends, nlohmann::json& config);
+
+/// A tensor of a recurrence in Hugging Face's shape.
+/// \param t as the file has it \param view with Hugging Face's name, changed
+/// \return its numbers where they are others; empty: they are as they lie
+std::vector<std::byte> as_hugging_face(const GgufFile& file, const StoredTensor& t,
+                                       StoredTensor& view);
+
 /// What the architectures of gguf_dense.cpp say beyond llama's, as keys of config.json.
 void add_dense_settings(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
                         nlohmann::json& config);

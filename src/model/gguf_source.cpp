@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -42,7 +43,7 @@ constexpr OtherContent kOtherContent[] = {
     {"controlvector", "a control vector"},
 };
 
-constexpr const char *kExpertCount = "expert_count",
+constexpr const char *kExpertCount = "expert_count", *kExpertWidth = "expert_feed_forward_length",
                      *kSharedWidth = "expert_shared_feed_forward_length";
 
 /// Whether a file is of this one of the models that share an architecture's name.
@@ -81,6 +82,12 @@ const GgufArchitecture& architecture_of(const GgufFile& file) {
             fmt::format("= '{}' is not supported; supported are: {}", printable(*name), known));
 }
 
+/// Whether files of this architecture may have layers behind the model's.
+bool guesses(const GgufArchitecture& a) {
+  return a.traits.recurrence == GgufRecurrence::delta ||
+         a.traits.recurrence == GgufRecurrence::tiled_delta;
+}
+
 /// Whether this begins or ends so; takes it away.
 bool take(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;
@@ -93,14 +100,28 @@ bool has_suffix(std::string_view hugging_face) {
          std::end(kGgufWithoutSuffix);
 }
 
+/// Whether a tensor of a recurrence has no name behind its own, in either format.
+bool is_named_alone(std::string_view name) {
+  constexpr WeightRole kAlone[] = {WeightRole::mix_rate, WeightRole::mix_step_bias,
+                                   WeightRole::mix_skip};
+  return std::any_of(std::begin(kAlone), std::end(kAlone), [&](WeightRole role) {
+    const std::string_view own = info_of(role).gguf;
+    return name.ends_with(own) && name.size() > own.size() &&
+           name[name.size() - own.size() - 1] == '.';
+  });
+}
+
 /// "blk.12.attn_q.weight" -> "model.layers.12.self_attn.q_proj.weight"; empty if not known.
 std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
                               std::int64_t layers) {
-  const char* suffix = ".weight";
-  if (!take_end(name, suffix)) {
-    suffix = ".bias";
-    if (!take_end(name, suffix)) suffix = "";
-    if (*suffix == 0 && !name.ends_with(".scale")) return "";  // of routers and experts
+  const char* suffix = "";
+  if (!is_named_alone(name)) {
+    suffix = ".weight";
+    if (!take_end(name, suffix)) {
+      suffix = ".bias";
+      if (!take_end(name, suffix)) suffix = "";
+      if (*suffix == 0 && !name.ends_with(".scale")) return "";  // of routers and experts
+    }
   }
   for (const GgufName& top : a.top)
     if (name == top.gguf) return std::string(top.hugging_face) + suffix;
@@ -264,19 +285,19 @@ void add_tokens(const GgufFile& file, Json& config) {
 void add_mixture(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,
                  Json& config) {
   const std::string_view type = a.model_type;
-  const bool qwen = type == "qwen2_moe" || type == "qwen3_moe";
+  const bool qwen = type == "qwen2_moe" || type == "qwen3_moe" || type == "qwen3_5_moe_text" ||
+                    type == "qwen3_next";
   config[qwen || type == "olmoe" ? "num_experts" : "num_local_experts"] = in.integer(kExpertCount);
   config["num_experts_per_tok"] = in.integer("expert_used_count");
   config["norm_topk_prob"] = a.normalised;
-  constexpr const char* kWidth = "expert_feed_forward_length";
   const std::int64_t inner = config["intermediate_size"];
   if (qwen) {
-    config["moe_intermediate_size"] = in.integer(kWidth, inner);
-  } else if (in.integer(kWidth, inner) != inner) {
-    in.fail(kWidth,
+    config["moe_intermediate_size"] = in.integer(kExpertWidth, inner);
+  } else if (in.integer(kExpertWidth, inner) != inner) {
+    in.fail(kExpertWidth,
             fmt::format("= {} differs from feed_forward_length = {}, which is not supported "
                         "for this architecture",
-                        in.integer(kWidth), inner));
+                        in.integer(kExpertWidth), inner));
   }
   if (a.shared_expert())
     config[qwen ? "shared_expert_intermediate_size" : "shared_intermediate_size"] =
@@ -293,6 +314,17 @@ void add_mixture(const GgufFile& file, const GgufSettings& in, const GgufArchite
   if (file.boolean(in.key("expert_weights_norm")).value_or(a.normalised) != a.normalised)
     in.fail("expert_weights_norm",
             fmt::format("= {} is not supported for this architecture", !a.normalised));
+}
+
+/// Without those that guess further tokens, which stand last.
+std::int64_t layers_of(const GgufSettings& in, const GgufArchitecture& a) {
+  constexpr const char* kGuessing = "nextn_predict_layers";
+  const std::int64_t layers = in.integer("block_count");
+  if (!guesses(a) || !in.has(kGuessing) || in.number(kGuessing) == 0) return layers;
+  const std::int64_t guessing = in.integer(kGuessing);
+  if (guessing >= layers)
+    in.fail(kGuessing, fmt::format("= {} leaves none of {} layers", guessing, layers));
+  return layers - guessing;
 }
 
 Json config_of(const GgufFile& file, const GgufArchitecture& a) {
@@ -313,14 +345,15 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   if (!file.boolean(in.key("attention.causal")).value_or(true))
     in.fail("attention.causal", "= false: the model is no decoder, which is not supported");
   const std::int64_t hidden = in.integer("embedding_length");
-  const std::int64_t layers = in.integer("block_count");
+  const std::int64_t layers = layers_of(in, a);
   const std::int64_t heads = in.of_all_layers("attention.head_count", layers);
   const bool lfm2 = std::string_view(a.gguf) == "lfm2";
+  const bool by_layer = lfm2 || a.traits.recurrence == GgufRecurrence::mamba2;
   std::vector<bool> attends;
-  const std::int64_t kv_heads = lfm2 ? in.of_some_layers("attention.head_count_kv", layers, attends)
-                                : in.has("attention.head_count_kv")
-                                    ? in.of_all_layers("attention.head_count_kv", layers)
-                                    : heads;
+  const std::int64_t kv_heads =
+      by_layer ? in.of_some_layers("attention.head_count_kv", layers, attends)
+      : in.has("attention.head_count_kv") ? in.of_all_layers("attention.head_count_kv", layers)
+                                          : heads;
   const std::int64_t positions = in.integer("context_length");
   if (!file.integer(in.key("attention.key_length")) && hidden % heads != 0)
     file.fail(in.key("attention.head_count"),
@@ -346,7 +379,9 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
       {"model_type", a.model_type},
       {"vocab_size", embedding->shape[0]},
       {"hidden_size", hidden},
-      {"intermediate_size", in.of_all_layers("feed_forward_length", layers)},
+      {"intermediate_size", a.mixture && !in.has("feed_forward_length")
+                                ? in.integer(kExpertWidth)
+                                : in.of_all_layers("feed_forward_length", layers)},
       {"num_hidden_layers", layers},
       {"num_attention_heads", heads},
       {"num_key_value_heads", kv_heads},
@@ -406,6 +441,7 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   }
   add_dense_settings(file, in, a, config);
   if (lfm2) add_lfm2(file, in, attends, config);
+  add_hybrid_settings(file, in, a, attends, config);
   add_tokens(file, config);
   return config;
 }
@@ -420,6 +456,14 @@ void check_pairs(const GgufFile& file, const StoredTensor& t, std::int64_t heads
     file.fail(t.name, fmt::format("has {} rows, no even number for each of {} heads; fetch or "
                                   "convert the file again",
                                   rows, heads));
+}
+
+/// "blk.12.attn_q.weight" is of a layer from 12 on.
+bool is_of_layer_from(std::string_view name, std::int64_t first) {
+  if (!take(name, "blk.")) return false;
+  std::int64_t layer = 0;
+  const auto end = std::from_chars(name.data(), name.data() + name.size(), layer);
+  return end.ec == std::errc() && layer >= first;
 }
 
 std::vector<std::byte> minus_one(const GgufFile& file, const StoredTensor& t) {
@@ -454,6 +498,7 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
     if (std::find(std::begin(kRopeTensors), std::end(kRopeTensors), t->name) !=
         std::end(kRopeTensors))
       continue;
+    if (guesses(a) && is_of_layer_from(t->name, config["num_hidden_layers"])) continue;
     StoredTensor view = *t;
     view.name = hugging_face_name(a, t->name, config["num_hidden_layers"]);
     if (view.name.empty())
@@ -468,7 +513,10 @@ GgufSource::GgufSource(const std::filesystem::path& path) : file_(path) {
     if (view.name.ends_with(".conv.conv.weight") && view.shape.size() == 2)
       view.shape.insert(view.shape.begin() + 1, 1);  // as Hugging Face's convolutions
     std::vector<std::byte> copy;
-    if (a.traits.one_plus && is_one_of(view.name, {"norm.weight"})) copy = minus_one(file_, *t);
+    if (a.traits.recurrence != GgufRecurrence::none) copy = as_hugging_face(file_, *t, view);
+    if (a.traits.one_plus && is_one_of(view.name, {"norm.weight"}) &&
+        !is_one_of(view.name, {".linear_attn."}))
+      copy = minus_one(file_, *t);
     if (!copy.empty()) {
       copies_.push_back(std::move(copy));
       view.data = copies_.back().data();

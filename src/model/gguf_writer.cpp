@@ -164,6 +164,8 @@ class Writing {
   }
 
   void collect_tensors() {
+    if (a_.traits.recurrence != GgufRecurrence::none)
+      refuse(model_, fmt::format("a model of model_type \"{}\"", model_.config.model_type));
     for (const LayerSpec& layer : model_.config.layers)
       if (a_.mixture && !layer.mixture) refuse(model_, "a mixture of experts with dense layers");
     const PlannedWeights planned(model_.config, model_.tensors);

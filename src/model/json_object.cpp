@@ -120,6 +120,25 @@ std::string JsonObject::string(const char* key, const std::string& otherwise) co
   return v->get<std::string>();
 }
 
+bool JsonObject::is(const char* key, const char* text) const {
+  const Json* v = find(key);
+  return v && v->is_string() && *v == text;
+}
+
+std::pair<double, double> JsonObject::limits(const char* key,
+                                             std::pair<double, double> otherwise) const {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const Json* v = list(key, 2);
+  if (!v) return otherwise;
+  const auto limit = [&](const Json& x) {
+    static const Json infinity = {{"__float__", "Infinity"}};
+    return x == infinity ? kInfinity : checked_number(key, x, 0, kInfinity);
+  };
+  const double least = limit((*v)[0]), most = limit((*v)[1]);
+  if (least > most) fail(key, fmt::format("has its least {} above its most {}", least, most));
+  return {least, most};
+}
+
 std::vector<std::int64_t> JsonObject::tokens(const char* key) const {
   const Json* v = find(key);
   std::vector<std::int64_t> ids;

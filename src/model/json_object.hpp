@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace episodic {
@@ -38,6 +39,11 @@ class JsonObject {
   double number_or(const char* key, double most, double otherwise) const;
   bool boolean(const char* key, bool otherwise) const;
   std::string string(const char* key, const std::string& otherwise) const;
+  /// Whether it is this string.
+  bool is(const char* key, const char* text) const;
+  /// The least and the most of a number that is not below 0: a list of both. Infinity may be spelt
+  /// {"__float__": "Infinity"}, as transformers 5 does.
+  std::pair<double, double> limits(const char* key, std::pair<double, double> otherwise) const;
   /// One token id or a list of them.
   std::vector<std::int64_t> tokens(const char* key) const;
   /// A list of exactly n numbers in [least, most].

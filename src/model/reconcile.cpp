@@ -15,6 +15,7 @@
 #include "mixture_plan.hpp"
 #include "other_formats.hpp"
 #include "packed_weights.hpp"
+#include "qwen3_next_tensors.hpp"
 #include "renamed_tensors.hpp"
 #include "text_part.hpp"
 
@@ -162,6 +163,7 @@ void reconcile(OpenModel& m) {
     m.tensors = with_stacked_experts(m.tensors, m.config);
     if (m.config.quantization == "mxfp4") m.config.quantization.clear();  // and so it was read
   }
+  if (m.config.model_type == "qwen3_next") m.tensors = with_parted_projections(m.tensors, m.config);
   find_mixture_tensors(*m.tensors, m.config);
   if (!m.tokenizer_dir.empty()) unpack(m);  // no GGUF file has such
   reconcile_head(m);

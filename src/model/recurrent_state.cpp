@@ -16,6 +16,7 @@ constexpr std::uint32_t kRecurrentVersion = 1;
 }  // namespace
 
 std::int64_t recurrent_floats(const ModelConfig& config, const LayerSpec& layer) {
+  if (layer.mixer == Mixer::recurrence) return layer.recurrence.floats();
   return layer.mixer == Mixer::short_convolution ? (layer.conv_taps - 1) * config.hidden_size : 0;
 }
 
@@ -25,12 +26,18 @@ bool has_recurrent_layers(const ModelConfig& config) {
 }
 
 void require_attention_in_all_layers(const ModelConfig& config, const std::string& who) {
-  for (std::size_t l = 0; l < config.layers.size(); ++l)
-    if (config.layers[l].mixer != Mixer::attention)
+  for (std::size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerSpec& layer = config.layers[l];
+    const char* what = layer.mixer == Mixer::short_convolution ? "a convolution in place of"
+                       : layer.mixer == Mixer::recurrence      ? "a recurrence in place of"
+                       : layer.output_gate                     ? "a gate behind its"
+                                                               : nullptr;
+    if (what)
       throw ConfigError(fmt::format(
-          "{}: layer {} of this {} model has a convolution in place of attention, which is not "
-          "supported there; run the model by Model and Sequence",
-          who, l, config.model_type));
+          "{}: layer {} of this {} model has {} attention, which is not supported there; run the "
+          "model by Model and Sequence",
+          who, l, config.model_type, what));
+  }
 }
 
 RecurrentState::RecurrentState(const ModelConfig& config) {

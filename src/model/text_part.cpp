@@ -11,11 +11,17 @@ namespace {
 struct WithTextPart {
   const char* model_type;
   const char* text_type;  // of a text_config that does not say it
+  bool tied;              // where nothing says it
 };
-constexpr WithTextPart kModels[] = {
-    {"gemma3", "gemma3_text"}, {"gemma4", "gemma4_text"}, {"mistral3", "mistral"}};
+constexpr WithTextPart kModels[] = {{"gemma3", "gemma3_text", true},
+                                    {"gemma4", "gemma4_text", true},
+                                    {"mistral3", "mistral", true},
+                                    {"qwen3_5", "qwen3_5_text", false},
+                                    {"qwen3_5_moe", "qwen3_5_moe_text", false}};
+// "mtp" guesses further tokens
 constexpr const char* kParts[] = {"vision_tower", "multi_modal_projector", "embed_vision",
-                                  "audio_tower", "embed_audio"};
+                                  "audio_tower",  "embed_audio",           "visual",
+                                  "mtp"};
 
 }  // namespace
 
@@ -37,7 +43,7 @@ std::string take_text_part(nlohmann::json& config, const std::string& label) {
     for (const char* key :
          {"tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config"})
       if (const auto whole = config.find(key); whole != config.end()) own[key] = *whole;
-    if (!own.contains("tie_word_embeddings")) own["tie_word_embeddings"] = true;
+    if (!own.contains("tie_word_embeddings")) own["tie_word_embeddings"] = model.tied;
     config = std::move(own);
     return model.model_type;
   }

@@ -61,13 +61,15 @@ class Planner {
       add(Role::conv, weight_of(Role::conv), {hidden, 1, s.conv_taps});
       if (s.conv_bias) add(Role::conv, tensor_of(Role::conv) + ".bias", {hidden}, true);
       linear(Role::conv_out, hidden, hidden, s.conv_bias);
+    } else if (s.mixer == Mixer::recurrence) {
+      add_recurrence(s.recurrence);
     } else if (s.latent) {
       add_latent(s);
     } else if (s.fused_qkv) {
       fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
             {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     } else {
-      linear(Role::q, q, hidden, s.qkv_bias);
+      linear(Role::q, s.q_rows(), hidden, s.qkv_bias);
       if (s.keys_of < 0) linear(Role::k, kv, hidden, s.qkv_bias);
       if (s.keys_of < 0 && !s.keys_are_values) linear(Role::v, kv, hidden, s.qkv_bias);
     }
@@ -112,11 +114,34 @@ class Planner {
     linear(Role::kv_up, s.n_heads * (l.still + l.value), l.rank, false);
   }
 
+  /// Of Mamba2 the products are rows of one tensor.
+  void add_recurrence(const RecurrenceSpec& r) {
+    const std::int64_t hidden = c_.hidden_size;
+    const bool delta = r.delta();
+    if (delta) {
+      linear(Role::mix_in, r.channels(), hidden, r.bias);
+      linear(Role::mix_gate, r.values(), hidden, r.bias);
+      linear(Role::mix_write, r.heads, hidden, r.bias);
+      linear(Role::mix_step, r.heads, hidden, r.bias);
+    } else {
+      fused(
+          tensor_of(Role::mix_in), hidden, r.bias,
+          {{Role::mix_gate, r.values()}, {Role::mix_in, r.channels()}, {Role::mix_step, r.heads}});
+    }
+    add(Role::mix_conv, weight_of(Role::mix_conv), {r.channels(), 1, r.taps});
+    if (r.conv_bias) add(Role::mix_conv, tensor_of(Role::mix_conv) + ".bias", {r.channels()}, true);
+    add(Role::mix_rate, tensor_of(Role::mix_rate), {r.heads});
+    add(Role::mix_step_bias, tensor_of(Role::mix_step_bias), {r.heads});
+    if (!delta) add(Role::mix_skip, tensor_of(Role::mix_skip), {r.heads});
+    add(Role::mix_norm, weight_of(Role::mix_norm), {delta ? r.value_dim : r.values()});
+    linear(Role::mix_out, hidden, r.values(), r.bias);
+  }
+
   void add_dense(const LayerSpec& s) {
     const std::int64_t hidden = c_.hidden_size, inner = s.intermediate_size;
     if (s.fused_gate_up) {
-      fused(prefix_ + "mlp.gate_up_proj", hidden, s.mlp_bias,
-            {{Role::gate, inner}, {Role::up, inner}});
+      fused(has_own(Role::gate) ? tensor_of(Role::gate) : prefix_ + "mlp.gate_up_proj", hidden,
+            s.mlp_bias, {{Role::gate, inner}, {Role::up, inner}});
     } else {
       if (s.gated) linear(Role::gate, inner, hidden, s.mlp_bias);
       linear(Role::up, inner, hidden, s.mlp_bias);
@@ -149,11 +174,15 @@ class Planner {
 
   std::string weight_of(Role role) const { return tensor_of(role) + ".weight"; }
 
+  /// Whether the family has a name for it.
+  bool has_own(Role role) const {
+    return std::any_of(c_.names.begin(), c_.names.end(),
+                       [&](const WeightName& name) { return name.role == role; });
+  }
+
   /// \param named the role whose tensor's name it has, unless the family has a name for it
   void norm(Role role, Role named, std::int64_t width) {
-    const bool own = std::any_of(c_.names.begin(), c_.names.end(),
-                                 [&](const WeightName& name) { return name.role == role; });
-    const std::string name = tensor_of(own ? role : named);
+    const std::string name = tensor_of(has_own(role) ? role : named);
     add(role, name + ".weight", {width});
     entries_.back().offset = c_.norm_offset;
     if (c_.norm_bias && role != Role::q_norm && role != Role::k_norm)
@@ -204,6 +233,11 @@ bool is_drafting(std::string_view name, const ModelConfig& c) {
   return layer_of(name, layer) && layer >= c.n_layers && layer < c.n_layers + c.drafting_layers;
 }
 
+bool has_output_gates(const ModelConfig& c) {
+  return std::any_of(c.layers.begin(), c.layers.end(),
+                     [](const LayerSpec& layer) { return layer.output_gate; });
+}
+
 /// Tensors that some checkpoints carry beside the weights: tables that follow from config.json, and
 /// the head of a tied model, which is its embedding.
 bool harmless(const std::string& name, const ModelConfig& c) {
@@ -213,6 +247,7 @@ bool harmless(const std::string& name, const ModelConfig& c) {
   };
   return ends_with("rotary_emb.inv_freq") || ends_with("rotary_emb.cos_cached") ||
          ends_with("rotary_emb.sin_cached") || ends_with("self_attn.masked_bias") ||
+         (has_output_gates(c) && name.starts_with("mtp.")) ||  // Qwen's guesses of further tokens
          (c.tie_word_embeddings && name == "lm_head.weight") || is_drafting(name, c);
 }
 
@@ -312,6 +347,8 @@ class Mismatch {
 
   static const char* bias_key(Role role) {
     if (info_of(role).block == WeightBlock::convolution) return "conv_bias";
+    if (role == Role::mix_conv) return "mamba_conv_bias";
+    if (info_of(role).block == WeightBlock::recurrence) return "mamba_proj_bias";
     return info_of(role).block == WeightBlock::feed_forward ? "mlp_bias" : "attention_bias";
   }
 

@@ -19,6 +19,7 @@
 #include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/open_model.hpp"
+#include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "speed.hpp"
 
@@ -71,6 +72,20 @@ std::int64_t rounded_bytes(const ModelConfig& model, TensorType type) {
     bytes += e.rows * (columns / block_elements(to)) * block_bytes(to);
   }
   return bytes;
+}
+
+/// What the layers without attention carry of a sequence: behind its last token and behind an open
+/// step in memory, and once in each state that is kept.
+struct CarriedBytes {
+  std::int64_t host = 0, disk = 0;
+};
+
+CarriedBytes carried_bytes(const PlanFlags& flags, const ModelConfig& model,
+                           const MemoryConfig& config) {
+  std::int64_t floats = 0;
+  for (const LayerSpec& layer : model.layers) floats += recurrent_floats(model, layer);
+  const std::int64_t bytes = floats * static_cast<std::int64_t>(sizeof(float));
+  return {2 * bytes, (1 + (config.retention ? 0 : flags.checkpoints)) * bytes};
 }
 
 /// The plan, or nothing with the reason in `advice` where a budget cannot hold it.
@@ -230,7 +245,10 @@ void run(const PlanFlags& flags) {
   const std::int64_t most = flags.tokens / config.min_block + 1;
   Json advice = Json::array();
   const std::optional<MemoryPlan> planned = attempt(flags, config, shape, expected, advice);
-  const MemoryPlan plan = planned ? *planned : unbounded(flags, config, shape, expected);
+  MemoryPlan plan = planned ? *planned : unbounded(flags, config, shape, expected);
+  const CarriedBytes carried = carried_bytes(flags, model, config);
+  plan.disk.states += carried.disk;
+  const std::int64_t held = weights + carried.host;  // whatever the text
 
   std::error_code error;
   fs::path dir = config.disk_dir.empty() ? fs::absolute(flags.dir) : fs::path(config.disk_dir);
@@ -239,7 +257,7 @@ void run(const PlanFlags& flags) {
   const fs::space_info space = fs::space(dir, error);
   const std::int64_t disk_free = error ? -1 : static_cast<std::int64_t>(space.available);
   const std::int64_t memory_free = available_host_bytes();
-  const std::int64_t host = weights + plan.host.total();
+  const std::int64_t host = held + plan.host.total();
   const bool host_fits = memory_free < 0 || host <= memory_free;
   const bool disk_fits = disk_free < 0 || plan.disk.total() <= disk_free;
   if (!host_fits)
@@ -265,6 +283,7 @@ void run(const PlanFlags& flags) {
   json["device"] = {{"total", 0}};
   json["host"] = tiers(plan);
   json["host"]["weights"] = weights;
+  json["host"]["recurrent_states"] = carried.host;
   json["host"]["weights_from"] = from_files ? "files" : "config.json";
   json["host"]["total"] = host;
   json["host"]["available"] = memory_free;
@@ -281,17 +300,18 @@ void run(const PlanFlags& flags) {
   for (const DType kind : {DType::float32, DType::bfloat16, DType::int8}) {
     const auto bytes = disk_with(flags, config, kind, shape, expected);
     if (!bytes) continue;
-    json["disk"]["by_kv_dtype"][name_of(kind)] = *bytes;
-    if (*bytes < plan.disk.total())
+    const std::int64_t with_states = *bytes + carried.disk;
+    json["disk"]["by_kv_dtype"][name_of(kind)] = with_states;
+    if (with_states < plan.disk.total())
       smaller += fmt::format("{}\"{}\" {}", smaller.empty() ? "" : ", ", name_of(kind),
-                             bytes_text(*bytes));
+                             bytes_text(with_states));
   }
   json["settings"] = parse_ordered(to_json(config), "settings", {});
   json["settings_from"] = settings_from;
   std::string why_not = "the weights are not here";
-  const std::optional<Speed> speed =
-      from_files || rounded ? probe(flags, config, weights + plan.host.windows, why_not)
-                            : std::nullopt;
+  const std::optional<Speed> speed = from_files || rounded
+                                         ? probe(flags, config, held + plan.host.windows, why_not)
+                                         : std::nullopt;
   std::string time;
   if (speed) {
     const double seconds =
@@ -313,18 +333,18 @@ void run(const PlanFlags& flags) {
   }
   Json worst = Json::array();
   const std::optional<MemoryPlan> at_most = attempt(flags, config, shape, most, worst);
-  const MemoryPlan limit = at_most ? *at_most : unbounded(flags, config, shape, most);
-  json["at_most"] = {
-      {"events", most},
-      {"host", weights + limit.host.total()},
-      {"disk", limit.disk.total()},
-      {"fits", at_most.has_value() &&
-                   (memory_free < 0 || weights + limit.host.total() <= memory_free) &&
-                   (disk_free < 0 || limit.disk.total() <= disk_free)}};
+  MemoryPlan limit = at_most ? *at_most : unbounded(flags, config, shape, most);
+  limit.disk.states += carried.disk;
+  json["at_most"] = {{"events", most},
+                     {"host", held + limit.host.total()},
+                     {"disk", limit.disk.total()},
+                     {"fits", at_most.has_value() &&
+                                  (memory_free < 0 || held + limit.host.total() <= memory_free) &&
+                                  (disk_free < 0 || limit.disk.total() <= disk_free)}};
   json["advice"] = advice;
   flags.json.say(fmt::format(
       "{} tokens in about {} events\n"
-      "  memory  {:>10}  weights {}{}, windows {}, representatives {}, events {}, "
+      "  memory  {:>10}  weights {}{}{}, windows {}, representatives {}, events {}, "
       "their tables {}{}; {}\n"
       "  disk    {:>10}  events {}, representatives {}, tokens {}, states {}; {}\n"
       "  at most {:>10}  and {} on disk, if every event had {} tokens\n"
@@ -333,14 +353,15 @@ void run(const PlanFlags& flags) {
       "  chosen  {}\n"
       "{}",
       count_text(flags.tokens), count_text(expected), bytes_text(host), bytes_text(weights),
-      from_files ? "" : " (by config.json)", bytes_text(plan.host.windows),
-      bytes_text(plan.host.representatives), bytes_text(plan.host.event_store),
-      bytes_text(plan.host.timeline),
+      from_files ? "" : " (by config.json)",
+      carried.host > 0 ? ", recurrent states " + bytes_text(carried.host) : "",
+      bytes_text(plan.host.windows), bytes_text(plan.host.representatives),
+      bytes_text(plan.host.event_store), bytes_text(plan.host.timeline),
       plan.host.graph > 0 ? ", their graph " + bytes_text(plan.host.graph) : "",
       available_text(memory_free, "available"), bytes_text(plan.disk.total()),
       bytes_text(plan.disk.segments), bytes_text(plan.disk.vectors), bytes_text(plan.disk.tokens),
       bytes_text(plan.disk.states), available_text(disk_free, "free"),
-      bytes_text(weights + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
+      bytes_text(held + limit.host.total()), bytes_text(limit.disk.total()), config.min_block,
       bytes_text(static_cast<std::int64_t>(per_token(plan.disk.total()))),
       smaller.empty() ? std::string() : "; all of it with kv_dtype " + smaller, time, settings_from,
       verdict(json)));

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short convolutions on the device: their state in snapshots, batches, failing steps, and in
-// memories that go from the host to the device and back.
+// What stands in place of attention on the device (short convolutions, the delta rule, Mamba2): its
+// state in snapshots, batches, failing steps, and in memories that go from the host to the device
+// and back.
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "device/recurrences.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_decoder.hpp"
 #include "episodic/model/patch.hpp"
@@ -53,8 +56,10 @@ void near(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST_CASE("recurrent state on the device: snapshots have it however far the model went on") {
   EPISODIC_NEEDS_DEVICE();
-  for (const char* name : {"lfm2", "lfm2_biases"})
-    for (const std::int64_t chunk : {1, 4, 16}) {
+  const std::vector<std::pair<const char*, std::vector<std::int64_t>>> cases{
+      {"lfm2", {1, 4, 16}}, {"lfm2_biases", {1, 4, 16}}, {"qwen3_5", {4}}, {"granite4", {1}}};
+  for (const auto& [name, chunks] : cases)
+    for (const std::int64_t chunk : chunks) {
       INFO(name << ", chunk " << chunk);
       DeviceDecoder model = DeviceDecoder::load(family_checkpoint(name)),
                     straight = model.share_weights();
@@ -96,57 +101,66 @@ TEST_CASE("recurrent state on the device: snapshots have it however far the mode
 
 TEST_CASE("recurrent state on the device: a step that fails leaves no trace") {
   EPISODIC_NEEDS_DEVICE();
-  DeviceDecoder model = DeviceDecoder::load(family_checkpoint("lfm2")),
-                straight = model.share_weights();
-  for (DeviceDecoder* of : {&model, &straight}) {
-    of->attach_memory(memory_of(8, 8), 80);
-    read(*of, text(0, 30, 0), 8);
+  for (const char* name : {"lfm2", "qwen3_5", "granite4"}) {
+    INFO(name);
+    DeviceDecoder model = DeviceDecoder::load(family_checkpoint(name)),
+                  straight = model.share_weights();
+    for (DeviceDecoder* of : {&model, &straight}) {
+      of->attach_memory(memory_of(8, 8), 80);
+      read(*of, text(0, 30, 0), 8);
+    }
+    int calls = 0;
+    const std::int64_t last = model.config().memory_layers().back();  // behind layers with a state
+    model.set_keys_hook([&](std::int64_t layer, std::span<const float>) {
+      if (layer == last && ++calls < 3) throw FileError("a hook that fails");
+    });
+    for (int i = 0; i < 2; ++i) REQUIRE_THROWS_AS(model.step(text(50, 57, 1)), FileError);
+    model.set_keys_hook({});
+    REQUIRE(calls == 2);
+    REQUIRE(model.tokens() == 30);
+    REQUIRE(read(model, text(30, 44, 0), 7) == read(straight, text(30, 44, 0), 7));
   }
-  int calls = 0;
-  model.set_keys_hook([&](std::int64_t layer, std::span<const float>) {
-    if (layer == 3 && ++calls < 3) throw FileError("a hook that fails");  // behind two convolutions
-  });
-  for (int i = 0; i < 2; ++i) REQUIRE_THROWS_AS(model.step(text(50, 57, 1)), FileError);
-  model.set_keys_hook({});
-  REQUIRE(calls == 2);
-  REQUIRE(model.tokens() == 30);
-  REQUIRE(read(model, text(30, 44, 0), 7) == read(straight, text(30, 44, 0), 7));
 }
 
 TEST_CASE("recurrent state on the device: sequences of a batch have their own") {
   EPISODIC_NEEDS_DEVICE();
-  DeviceDecoder root = DeviceDecoder::load(family_checkpoint("lfm2_biases"));
-  std::vector<DeviceDecoder> together, alone;
-  for (std::vector<DeviceDecoder>* of : {&together, &alone})
-    for (int i = 0; i < 3; ++i) {
-      of->push_back(root.share_weights());
-      if (i == 1)
-        of->back().attend_fully(80, 8);
-      else
-        of->back().attach_memory(memory_of(8, 8), 80);
-    }
-  for (const std::vector<std::int64_t>& lengths :
-       {std::vector<std::int64_t>{8, 3, 5}, {1, 1, 1}, {1, 7, 1}, {1, 1, 1}, {1, 1, 1}}) {
-    std::vector<std::vector<std::int64_t>> ids;
-    for (std::size_t i = 0; i < 3; ++i)
-      ids.push_back(text(together[i].tokens(), together[i].tokens() + lengths[i],
-                         static_cast<std::int64_t>(i)));
-    std::vector<DeviceDecoder::SequenceStep> batch;
-    for (std::size_t i = 0; i < 3; ++i) {
-      batch.push_back({&together[i], ids[i]});
-      alone[i].step(ids[i]);
-    }
-    DeviceDecoder::step_batch(batch);
-    for (std::size_t i = 0; i < 3; ++i) {
-      const std::span<const float> a = alone[i].logits(), b = together[i].logits();
-      near({a.begin(), a.end()}, {b.begin(), b.end()});
+  for (const char* name : {"lfm2_biases", "qwen3_5", "qwen3_5_biases", "granite4_biases"}) {
+    INFO(name);
+    DeviceDecoder root = DeviceDecoder::load(family_checkpoint(name));
+    std::vector<DeviceDecoder> together, alone;
+    for (std::vector<DeviceDecoder>* of : {&together, &alone})
+      for (int i = 0; i < 3; ++i) {
+        of->push_back(root.share_weights());
+        if (i == 1)
+          of->back().attend_fully(80, 8);
+        else
+          of->back().attach_memory(memory_of(8, 8), 80);
+      }
+    for (const std::vector<std::int64_t>& lengths :
+         {std::vector<std::int64_t>{8, 3, 5}, {1, 1, 1}, {1, 7, 1}, {1, 1, 1}, {1, 1, 1}}) {
+      std::vector<std::vector<std::int64_t>> ids;
+      for (std::size_t i = 0; i < 3; ++i)
+        ids.push_back(text(together[i].tokens(), together[i].tokens() + lengths[i],
+                           static_cast<std::int64_t>(i)));
+      std::vector<DeviceDecoder::SequenceStep> batch;
+      for (std::size_t i = 0; i < 3; ++i) {
+        batch.push_back({&together[i], ids[i]});
+        alone[i].step(ids[i]);
+      }
+      DeviceDecoder::step_batch(batch);
+      for (std::size_t i = 0; i < 3; ++i) {
+        const std::span<const float> a = alone[i].logits(), b = together[i].logits();
+        near({a.begin(), a.end()}, {b.begin(), b.end()});
+      }
     }
   }
 }
 
 TEST_CASE("recurrent state on the device: a kept memory goes from host to device and back") {
   EPISODIC_NEEDS_DEVICE();
-  const std::filesystem::path dir = family_checkpoint("lfm2_biases");  // heads of 16: not padded
+  // heads of 16, which are not padded
+  const std::filesystem::path dir =
+      family_checkpoint(GENERATE("lfm2_biases", "qwen3_5_biases", "granite4_biases"));
   const TempDir scratch;
   const MemoryConfig config = memory_of(16, 8);
   const std::vector<std::int64_t> ids = text(0, 120, 0);
@@ -179,6 +193,17 @@ TEST_CASE("recurrent state on the device: a kept memory goes from host to device
   Decoder host = Decoder::load(dir);
   patch(host, kept);
   near(read(host, all.subspan(83), 8), at_120);
+}
+
+TEST_CASE("recurrent state on the device: heads that no kernel has are refused by name") {
+  ModelConfig config = load_model_config(family_checkpoint("qwen3_5"));
+  const std::vector<std::int64_t> layers{0, 1, 2};
+  const device::Recurrences known(config, layers, 4);
+  REQUIRE(known.params(2, 3, nullptr).key_dim == 10);
+  REQUIRE_THROWS_AS(known.params(3, 3, nullptr), DataError);  // which attends
+  config.layers[1].recurrence.key_dim = 4096;
+  REQUIRE(mentions(refusal<ConfigError>([&] { device::Recurrences(config, layers, 4); }),
+                   "recurrent heads of 4096 key channels, at most 2048"));
 }
 
 }  // namespace device_recurrent_test

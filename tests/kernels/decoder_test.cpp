@@ -263,6 +263,37 @@ TEST_CASE("gate_times_up is float64's for both activations, with and without bia
         }
 }
 
+TEST_CASE("gate_rows is float64's, with and without a bias") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(8);
+  for (const DType dtype : kDTypes)
+    for (const bool biased : {false, true})
+      for (const std::int64_t width : {1, 300}) {
+        constexpr std::size_t kRows = 3;
+        const auto w = static_cast<std::size_t>(width);
+        std::vector<float> gate = episodic_test::normal_floats(kRows * w, random, 3.0f);
+        gate[0] = 60.0f;  // where exponentials overflow
+        gate[w] = -60.0f;
+        std::vector<float> x = episodic_test::normal_floats(kRows * w, random);
+        const std::vector<float> bias = episodic_test::normal_floats(w, random);
+        const std::vector<unsigned char> x_as_stored = episodic_test::stored(x, dtype);
+        const std::vector<unsigned char> gate_as_stored = episodic_test::stored(gate, dtype);
+        const std::vector<float> rounded = episodic_test::floats(x_as_stored, dtype),
+                                 gates = episodic_test::floats(gate_as_stored, dtype);
+        const DeviceArray<unsigned char> d_x(x_as_stored), d_gate(gate_as_stored);
+        const DeviceArray<float> d_bias(bias);
+        std::vector<double> expected(kRows * w);
+        for (std::size_t i = 0; i < expected.size(); ++i)
+          expected[i] = static_cast<double>(rounded[i]) /
+                        (1 + std::exp(-static_cast<double>(gates[i]) -
+                                      (biased ? static_cast<double>(bias[i % w]) : 0.0)));
+        REQUIRE(gate_rows({dtype, kRows, width, d_gate.data(), biased ? d_bias.data() : nullptr,
+                           d_x.data()},
+                          nullptr) == cudaSuccess);
+        check_close(episodic_test::floats(d_x.host(), dtype), expected, dtype);
+      }
+}
+
 TEST_CASE("gate_times_up without a gate is float64's for every activation") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(7);

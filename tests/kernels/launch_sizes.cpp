@@ -13,6 +13,7 @@
 #include "kernels/event_mass.cuh"
 #include "kernels/forgetting.cuh"
 #include "kernels/key_segmenter.cuh"
+#include "kernels/linear_recurrence.cuh"
 #include "kernels/mixture.cuh"
 #include "kernels/place_events.cuh"
 #include "kernels/product.cuh"
@@ -75,8 +76,8 @@ int main() {
   print("EncodeKernel", kCodeThreads);
   print("EventMassKernel", kEventMassThreads);
   print("ReceiveMassesKernel", kReceiveThreads);
-  for (const char* kernel :
-       {"EmbedKernel", "AddNormKernel", "GateKernel", "ActivationKernel", "ScaleQueriesKernel"})
+  for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel", "ActivationKernel",
+                             "GateRowsKernel", "ScaleQueriesKernel"})
     print(kernel, kDecoderThreads);
   print("ChooseExpertsKernel", kMixtureThreads, kMostMixtureExperts * sizeof(float));
   for (const char* kernel : {"ExpertGateKernel", "ExpertSumKernel"}) print(kernel, kMixtureThreads);
@@ -104,6 +105,9 @@ int main() {
   for (const char* kernel : {"MergeStatesKernel", "RescaleSumsKernel"})
     print(kernel, kMergeStateThreads);
   print("ShortConvolutionKernel", kConvolutionThreads);
+  print("RecurrenceInputsKernel", kRecurrenceThreads);
+  print("RecurrenceKernel", kRecurrenceThreads, recurrence_shared_bytes(kMostRecurrentKey));
+  print("RecurrenceNormKernel", kRecurrenceNormThreads);
   print("SurpriseKernel", kSurpriseThreads);
   print("SurprisePieceKernel", kSurpriseThreads);
   print("ThresholdKernel", kThresholdThreads);

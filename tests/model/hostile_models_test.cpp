@@ -534,7 +534,12 @@ TEST_CASE("hostile models: many small entries take memory in proportion, and end
   check(opened(dir.path()), {"has no tensor 'model.embed_tokens.weight'"});
   CHECK(peak() - before < std::int64_t{700} << 20);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
-  CHECK(spent.count() < 60);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr double kMostSeconds = 600;
+#else
+  constexpr double kMostSeconds = 60;
+#endif
+  CHECK(spent.count() < kMostSeconds);
 }
 
 TEST_CASE("hostile models: files that ask for gigabytes are refused by what they hold") {

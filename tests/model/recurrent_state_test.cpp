@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that carry a state in place of attention (LFM2's short convolutions): the state in steps,
-// batches, snapshots, forks, shares, kept memories and rewinds.
+// Layers that carry a state in place of attention (LFM2's short convolutions, the delta rule of
+// Qwen3.5, Granite 4's Mamba2): the state in steps, batches, snapshots, forks, shares, kept
+// memories and rewinds.
 
 #include "episodic/model/recurrent_state.hpp"
 
@@ -32,6 +33,9 @@ namespace recurrent_state_test {
 
 using Ids = std::vector<std::int64_t>;
 using Numbers = std::vector<float>;
+
+/// One family of each kind.
+constexpr const char* kHybrids[] = {"lfm2", "qwen3_5", "granite4", "qwen3_5_moe"};
 
 /// Beyond the memory's window, so that there are events.
 Ids long_text() {
@@ -69,6 +73,14 @@ Ids greedy(Engine& engine, std::size_t n) {
 Numbers read(Engine& engine, std::span<const std::int64_t> ids) {
   engine.read(ids);
   return copy_of(engine.logits());
+}
+
+/// Each of them with full attention, and with a memory.
+std::vector<std::pair<const char*, bool>> kinds() {
+  std::vector<std::pair<const char*, bool>> all;
+  for (const char* name : kHybrids)
+    for (const bool memory : {false, true}) all.emplace_back(name, memory);
+  return all;
 }
 
 /// A slot that fails once.
@@ -203,18 +215,19 @@ TEST_CASE("recurrent state: what is saved comes back, and damage does not") {
 TEST_CASE("recurrent state: a step that fails behind a convolution leaves no trace") {
   const Ids text = long_text();
   const std::span<const std::int64_t> ids(text);
-  for (const bool memory : {false, true}) {
-    INFO((memory ? "with a memory" : "with full attention"));
-    const auto made = [&] {
-      Decoder model = Decoder::load(family_checkpoint("lfm2"));
-      if (memory) patch(model, small_memory());
+  for (const auto& [name, memory] : kinds()) {
+    INFO(name << (memory ? " with a memory" : " with full attention"));
+    const auto made = [&, family = name, with_memory = memory] {
+      Decoder model = Decoder::load(family_checkpoint(family));
+      if (with_memory) patch(model, small_memory());
       for (std::size_t at = 0; at < 64; at += 16) model.step(ids.subspan(at, 16));
       return model;
     };
     Decoder undisturbed = made();
     const Numbers wanted = last_row(undisturbed.forward(ids.subspan(64, 5), LogitRows::last));
     Decoder model = made();
-    const auto slot = fail_in_layer(model, 3);  // layers 0 and 2 convolve before it
+    // behind layers that carry a state
+    const auto slot = fail_in_layer(model, model.config().memory_layers().back());
     for (const std::size_t n : {1, 7}) {
       REQUIRE(mentions(refusal<FileError>([&] { model.step(ids.subspan(100, n)); }), "read"));
       REQUIRE(model.tokens() == 64);
@@ -234,38 +247,42 @@ TEST_CASE("recurrent state: sequences of a batch have their own, to the bit, who
     for (std::size_t at = 0; at < 48; at += 16) model.step(ids.subspan(10 * i + at, 16));
     return model;
   };
-  const Decoder root = Decoder::load(family_checkpoint("lfm2_biases"));
-  std::vector<Numbers> alone;
-  std::vector<Decoder> models;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    Decoder model = start(i, root);
-    for (int round = 0; round < 3; ++round) model.step(ids.subspan(50 + 7 * i, lengths[i]));
-    alone.push_back(copy_of(model.logits()));
-    models.push_back(start(i, root));
-  }
-  const auto failing = fail_in_layer(models[2], 1);
-  for (int round = 0; round < 3; ++round) {
-    std::vector<Decoder::SequenceStep> batch;
-    for (std::size_t i = 0; i < models.size(); ++i)
-      batch.push_back({&models[i], ids.subspan(50 + 7 * i, lengths[i])});
-    failing->fails = round == 1;
-    const auto errors = Decoder::try_step_batch(batch);
-    for (std::size_t i = 0; i < models.size(); ++i)
-      REQUIRE((errors[i] != nullptr) == (round == 1 && i == 2));
-  }
-  failing->fails = false;
-  models[2].step(ids.subspan(50 + 14, lengths[2]));  // the round that it missed
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    INFO("sequence " << i);
-    REQUIRE(copy_of(models[i].logits()) == alone[i]);
+  for (const char* name : {"lfm2_biases", "qwen3_5_biases", "granite4"}) {
+    INFO(name);
+    const Decoder root = Decoder::load(family_checkpoint(name));
+    std::vector<Numbers> alone;
+    std::vector<Decoder> models;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      Decoder model = start(i, root);
+      for (int round = 0; round < 3; ++round) model.step(ids.subspan(50 + 7 * i, lengths[i]));
+      alone.push_back(copy_of(model.logits()));
+      models.push_back(start(i, root));
+    }
+    const auto failing = fail_in_layer(models[2], 1);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<Decoder::SequenceStep> batch;
+      for (std::size_t i = 0; i < models.size(); ++i)
+        batch.push_back({&models[i], ids.subspan(50 + 7 * i, lengths[i])});
+      failing->fails = round == 1;
+      const auto errors = Decoder::try_step_batch(batch);
+      for (std::size_t i = 0; i < models.size(); ++i)
+        REQUIRE((errors[i] != nullptr) == (round == 1 && i == 2));
+    }
+    failing->fails = false;
+    models[2].step(ids.subspan(50 + 14, lengths[2]));  // the round that it missed
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      INFO("sequence " << i);
+      REQUIRE(copy_of(models[i].logits()) == alone[i]);
+    }
   }
 }
 
 TEST_CASE("recurrent state: snapshots have it") {
   const Ids text = long_text();
   const std::span<const std::int64_t> ids(text);
-  for (const bool memory : {false, true}) {
-    Decoder model = Decoder::load(family_checkpoint("lfm2"));
+  for (const auto& [name, memory] : kinds()) {
+    INFO(name);
+    Decoder model = Decoder::load(family_checkpoint(name));
     if (memory) patch(model, small_memory());
     for (std::size_t at = 0; at < 64; at += 16) model.step(ids.subspan(at, 16));
     const auto snapshot = model.state()->snapshot();
@@ -303,12 +320,12 @@ TEST_CASE("recurrent state: a question leaves nothing behind") {
 TEST_CASE("recurrent state: forks go on from it, apart from each other") {
   const Ids text = long_text();
   const std::span<const std::int64_t> ids(text);
-  const auto model = load_model(family_checkpoint("lfm2"));
-  for (const bool memory : {false, true}) {
-    INFO((memory ? "with a memory" : "with full attention"));
-    const auto start = [&] {
+  for (const auto& [name, memory] : kinds()) {
+    INFO(name << (memory ? " with a memory" : " with full attention"));
+    const auto model = load_model(family_checkpoint(name));
+    const auto start = [&, with_memory = memory] {
       Sequence sequence(model);
-      if (memory)
+      if (with_memory)
         sequence.attach(small_memory());
       else
         sequence.attach_full_attention();
@@ -391,7 +408,7 @@ TEST_CASE("recurrent state: numbers that are not finite are refused, and not kep
 // -- kept memories --------------------------------------------------------------------------------
 
 TEST_CASE("recurrent state: a kept memory has it, to the bit; rewinds start from kept states") {
-  const std::filesystem::path dir = family_checkpoint("lfm2");
+  const std::filesystem::path dir = family_checkpoint(GENERATE("lfm2", "qwen3_5", "granite4"));
   const TempDir scratch;
   const Ids text = long_text();
   const std::span<const std::int64_t> ids(text);
@@ -489,13 +506,15 @@ constexpr std::size_t kRead = 100, kWritten = 12;
 
 /// Reads, writes some tokens, commits, and is killed while it writes more.
 TEST_CASE("a process that is killed while it writes", "[.]") {
-  const char* dir = std::getenv("EPISODIC_RECURRENT_TEST_DIR");
+  const char *dir = std::getenv("EPISODIC_RECURRENT_TEST_DIR"),
+             *name = std::getenv("EPISODIC_RECURRENT_TEST_FAMILY");
   REQUIRE(dir != nullptr);
+  REQUIRE(name != nullptr);
   KeptFolder folder;
   folder.dir = dir;
-  const auto engine = load_engine(family_checkpoint("lfm2"));
+  const auto engine = load_engine(family_checkpoint(name));
   engine->attach(std::make_shared<EpisodicMemory>(
-      create_memory(family_checkpoint("lfm2"), folder, small_memory())));
+      create_memory(family_checkpoint(name), folder, small_memory())));
   const Ids text = long_text();
   read(*engine, std::span(text).first(kRead));
   greedy(*engine, kWritten);
@@ -506,8 +525,10 @@ TEST_CASE("a process that is killed while it writes", "[.]") {
 
 TEST_CASE("recurrent state: a conversation with a hybrid model survives a killed process",
           "[proof]") {
+  const char* const family = GENERATE("lfm2", "qwen3_5", "granite4");
+  INFO(family);
   const Ids text = long_text();
-  const auto whole = load_engine(family_checkpoint("lfm2"));
+  const auto whole = load_engine(family_checkpoint(family));
   whole->attach(small_memory());
   read(*whole, std::span(text).first(kRead));
   const Ids before = greedy(*whole, kWritten), wanted = greedy(*whole, 40);
@@ -515,11 +536,13 @@ TEST_CASE("recurrent state: a conversation with a hybrid model survives a killed
   const TempDir scratch;
   const std::string dir = (scratch / "talk").string();
   REQUIRE(::setenv("EPISODIC_RECURRENT_TEST_DIR", dir.c_str(), 1) == 0);
+  REQUIRE(::setenv("EPISODIC_RECURRENT_TEST_FAMILY", family, 1) == 0);
   std::string program = "test_model", name = kOtherProcess;
   char* arguments[] = {program.data(), name.data(), nullptr};
   pid_t child = -1;
   const int spawned = ::posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environ);
   ::unsetenv("EPISODIC_RECURRENT_TEST_DIR");
+  ::unsetenv("EPISODIC_RECURRENT_TEST_FAMILY");
   REQUIRE(spawned == 0);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
@@ -528,7 +551,7 @@ TEST_CASE("recurrent state: a conversation with a hybrid model survives a killed
 
   KeptFolder folder;
   folder.dir = dir;
-  const auto engine = load_engine(family_checkpoint("lfm2"));
+  const auto engine = load_engine(family_checkpoint(family));
   const auto memory = engine->attach(folder);
   REQUIRE(memory->tokens() == static_cast<std::int64_t>(kRead + kWritten));
   const Ids known = engine->known_ids();

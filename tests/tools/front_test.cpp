@@ -211,6 +211,23 @@ TEST_CASE("plan needs config.json alone and speaks in units") {
   CHECK(text.err.empty());
 }
 
+TEST_CASE("plan counts what layers without attention carry, in memory and in each kept state") {
+  const Scratch scratch;
+  fs::create_directories(scratch / "m");
+  fs::copy(fs::path(EPISODIC_SOURCE_DIR) / "tests/model/families/qwen3_5/config.json",
+           scratch / "m" / "config.json");
+  const std::string plan = "plan --tokens 10k --memory '{\"n_local\": 64}' --model " +
+                           quoted((scratch / "m").string()) + " --checkpoints ";
+  // three layers: three tokens of 80 channels, and four heads of 10 times 10
+  const std::int64_t carried = 3 * (3 * 80 + 4 * 10 * 10) * 4;
+  const Json none = json_of(plan + "0"), four = json_of(plan + "4");
+  CHECK(none["host"]["recurrent_states"] == 2 * carried);
+  const auto states = [](const Json& j) { return j["disk"]["states"].get<std::int64_t>(); };
+  CHECK((states(four) - states(none)) / 4 >= carried);
+  CHECK(states(none) >= carried);
+  CHECK(mentions(program::run_episodic(plan + "4").out, "recurrent states"));
+}
+
 TEST_CASE("a memory's path that is none is told apart") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");

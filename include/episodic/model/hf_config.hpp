@@ -13,6 +13,7 @@
 
 #include "episodic/model/latent_spec.hpp"
 #include "episodic/model/mixture_spec.hpp"
+#include "episodic/model/recurrence_spec.hpp"
 #include "episodic/model/rope.hpp"
 #include "episodic/model/weight_roles.hpp"
 
@@ -31,7 +32,7 @@ enum class QkNorm : std::uint8_t { none, head, row };
 enum class NormPlace : std::uint8_t { before, after, both };
 
 /// What mixes the tokens of a layer.
-enum class Mixer : std::uint8_t { attention, short_convolution };
+enum class Mixer : std::uint8_t { attention, short_convolution, recurrence };
 
 /// One layer of a decoder.
 struct LayerSpec {
@@ -60,6 +61,12 @@ struct LayerSpec {
   bool dense_beside = false;     ///< a dense network is beside the mixture (Gemma 4)
   LatentSpec latent;             ///< in place of products of heads; n_kv_heads is then 1
   bool layer_scalar = false;     ///< behind the layer the residual stream is multiplied by a number
+  RecurrenceSpec recurrence;     ///< in place of attention
+  /// What attention gives is multiplied by a sigmoid of as many numbers, which lie behind each
+  /// head's query in the rows of q.
+  bool output_gate = false;
+
+  std::int64_t q_rows() const { return (output_gate ? 2 : 1) * n_heads * head_dim; }
 
   bool operator==(const LayerSpec&) const = default;
 };

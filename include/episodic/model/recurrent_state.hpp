@@ -18,7 +18,8 @@ namespace episodic {
 /// and counts by `commit`; without that call it leaves no trace. A value: copies are independent.
 ///
 /// A short convolution of L taps keeps what it would read again of the last L - 1 tokens,
-/// [L - 1, hidden], the oldest first; zeros stand for tokens before the first.
+/// [L - 1, hidden], the oldest first; zeros stand for tokens before the first. A recurrence keeps
+/// the same of its convolution, and the matrices of its heads behind it (RecurrenceSpec::floats).
 class RecurrentState {
  public:
   /// One without layers.
@@ -66,7 +67,8 @@ std::int64_t recurrent_floats(const ModelConfig& config, const LayerSpec& layer)
 /// True if some layer has no attention.
 bool has_recurrent_layers(const ModelConfig& config);
 
-/// \throws ConfigError if some layer has no attention, for what computes attention alone
+/// \throws ConfigError if some layer has no attention, or a gate behind it, for what computes
+///         attention alone
 /// \param who for the message, "training" for instance
 void require_attention_in_all_layers(const ModelConfig& config, const std::string& who);
 

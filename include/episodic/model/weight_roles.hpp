@@ -27,7 +27,7 @@ enum class WeightRole : std::uint8_t {
   sink_logits,           ///< [heads], a score of each head that every query meets beside its keys
   q,
   k,
-  v,  ///< [heads * head_dim, hidden]
+  v,  ///< [heads * head_dim, hidden]; of q twice as many rows where attention has a gate
   o,  ///< [hidden, heads * head_dim]
   // of latent attention (LatentSpec), in place of k and v, and where queries have two, of q:
   q_down,        ///< [q_rank, hidden]
@@ -39,6 +39,17 @@ enum class WeightRole : std::uint8_t {
   conv_in,       ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
   conv,          ///< [hidden, 1, taps]
   conv_out,      ///< [hidden, hidden]
+  // of a recurrence (RecurrenceSpec), which a layer has for attention:
+  mix_in,         ///< [channels, hidden]: q, k, v
+  mix_gate,       ///< [values, hidden]
+  mix_step,       ///< [heads, hidden]: what the decay follows from
+  mix_write,      ///< [heads, hidden]: the weight by which a delta rule writes
+  mix_conv,       ///< [channels, 1, taps]
+  mix_rate,       ///< [heads]
+  mix_step_bias,  ///< [heads]
+  mix_skip,       ///< [heads], of Mamba2
+  mix_norm,       ///< [value_dim], of Mamba2 [values]
+  mix_out,        ///< [hidden, values]
   gate,
   up,    ///< [intermediate, hidden]
   down,  ///< [hidden, intermediate]
@@ -85,6 +96,7 @@ enum class WeightBlock : std::uint8_t {
   attention,
   latent,
   convolution,
+  recurrence,
   feed_forward,
   mixture,
   per_layer,
@@ -105,7 +117,7 @@ struct WeightRoleInfo {
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
 /// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
 /// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 50> kWeightRoles{{
+inline constexpr std::array<WeightRoleInfo, 60> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
     {WeightRole::per_layer_embedding, "per_layer_embedding", "model.embed_tokens_per_layer",
@@ -156,6 +168,27 @@ inline constexpr std::array<WeightRoleInfo, 50> kWeightRoles{{
      false, "hidden_size and conv_L_cache"},
     {WeightRole::conv_out, "conv_out", "conv.out_proj", "shortconv.out_proj",
      WeightBlock::convolution, true, false, "hidden_size"},
+    {WeightRole::mix_in, "mix_in", "linear_attn.in_proj_qkv", "attn_qkv", WeightBlock::recurrence,
+     true, false, "the recurrent heads' numbers and sizes, and hidden_size"},
+    {WeightRole::mix_gate, "mix_gate", "linear_attn.in_proj_z", "attn_gate",
+     WeightBlock::recurrence, true, false,
+     "the recurrent heads' number and value size, and hidden_size"},
+    {WeightRole::mix_step, "mix_step", "linear_attn.in_proj_a", "ssm_alpha",
+     WeightBlock::recurrence, true, false, "the number of recurrent heads, and hidden_size"},
+    {WeightRole::mix_write, "mix_write", "linear_attn.in_proj_b", "ssm_beta",
+     WeightBlock::recurrence, true, false, "the number of recurrent heads, and hidden_size"},
+    {WeightRole::mix_conv, "mix_conv", "linear_attn.conv1d", "ssm_conv1d", WeightBlock::recurrence,
+     false, false, "the recurrent heads' numbers and sizes, and the convolution's taps"},
+    {WeightRole::mix_rate, "mix_rate", "linear_attn.A_log", "ssm_a", WeightBlock::recurrence, false,
+     false, "the number of recurrent heads"},
+    {WeightRole::mix_step_bias, "mix_step_bias", "linear_attn.dt_bias", "ssm_dt.bias",
+     WeightBlock::recurrence, false, false, "the number of recurrent heads"},
+    {WeightRole::mix_skip, "mix_skip", "mamba.D", "ssm_d", WeightBlock::recurrence, false, false,
+     "the number of recurrent heads"},
+    {WeightRole::mix_norm, "mix_norm", "linear_attn.norm", "ssm_norm", WeightBlock::recurrence,
+     false, false, "the recurrent heads' number and value size"},
+    {WeightRole::mix_out, "mix_out", "linear_attn.out_proj", "ssm_out", WeightBlock::recurrence,
+     true, false, "the recurrent heads' number and value size, and hidden_size"},
     {WeightRole::gate, "gate", "mlp.gate_proj", "ffn_gate", WeightBlock::feed_forward, true, true,
      "intermediate_size and hidden_size"},
     {WeightRole::up, "up", "mlp.up_proj", "ffn_up", WeightBlock::feed_forward, true, true,
@@ -215,10 +248,17 @@ constexpr const WeightRoleInfo& info_of(WeightRole role) {
 }
 
 /// Whether quantising rounds it, if it is a matrix: not what a router decides by, nor a
-/// convolution's taps, which are small.
+/// convolution's taps or what a recurrence decays and writes by, which are small.
 constexpr bool is_rounded(WeightRole role) {
   return role != WeightRole::router && role != WeightRole::shared_router &&
-         role != WeightRole::conv;
+         role != WeightRole::conv && role != WeightRole::mix_conv && role != WeightRole::mix_step &&
+         role != WeightRole::mix_write;
+}
+
+/// Whether the name of its tensor stands alone, without ".weight".
+constexpr bool is_named_alone(WeightRole role) {
+  return role == WeightRole::sink_logits || role == WeightRole::mix_rate ||
+         role == WeightRole::mix_step_bias || role == WeightRole::mix_skip;
 }
 
 namespace detail {
