@@ -205,6 +205,56 @@ CASES |= {
                                                      llama_4_scaling_beta=0.4, **YARN))),
 }
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+GEMMA4 = dict(head_dim=8, sliding_window=8, final_logit_softcapping=3.0, tie_word_embeddings=True)
+CASES |= {
+    # E2B and E4B, as their makers write them: inputs of the layers, the last three attend to earlier layers' keys
+    "gemma4": dense("gemma4_text", seed=203, old=dict(per_layer_config=None, global_head_dim=16, num_global_key_value_heads=None),
+                    num_hidden_layers=7, layer_types=[SLIDING, FULL, SLIDING, FULL, SLIDING, SLIDING, FULL],
+                    global_head_dim=16, num_kv_shared_layers=3, use_double_wide_mlp=True, hidden_size_per_layer_input=6,
+                    vocab_size_per_layer_input=72, **GEMMA4),
+    # 31B: keys are values, heads of 512 in full layers
+    "gemma4_wide": dense("gemma4_text", hidden_size=16, num_hidden_layers=2, num_attention_heads=2, global_head_dim=512,
+                         layer_types=[SLIDING, FULL], num_global_key_value_heads=1, attention_k_eq_v=True,
+                         hidden_size_per_layer_input=0, **{**GEMMA4, "final_logit_softcapping": None}),
+    # 26B-A4B
+    "gemma4_moe": dense("gemma4_text", as_saved=True, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL],
+                        global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+                        hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=6, top_k_experts=2,
+                        moe_intermediate_size=20, **GEMMA4),
+    "gemma4_sees": dense("gemma4", audio_config=None,
+                         vision_config=dict(model_type="gemma4_vision", num_key_value_heads=2, head_dim=8,
+                                            position_embedding_size=16, **VISION),
+                         text_config=dict(BASE, num_hidden_layers=2, layer_types=[SLIDING, FULL], global_head_dim=16,
+                                          hidden_size_per_layer_input=0, **GEMMA4)),
+}
+
+LATENT = dict(num_key_value_heads=4, num_hidden_layers=3, q_lora_rank=14, kv_lora_rank=10, qk_rope_head_dim=4,
+              qk_nope_head_dim=6, v_head_dim=9, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20,
+              as_saved=True)
+CASES |= {
+    "deepseek_v3": dense("deepseek_v3", **LATENT, n_group=4, topk_group=2, first_k_dense_replace=1,
+                         old=dict(rope_parameters=None, rope_theta=1e4, rope_scaling=dict(
+                             type="yarn", mscale=1.0, mscale_all_dim=0.8, factor=40.0, beta_fast=32.0, beta_slow=1.0,
+                             original_max_position_embeddings=16), scoring_func="sigmoid", topk_method="noaux_tc",
+                             num_nextn_predict_layers=1),
+                         **rope("yarn", 1e4, mscale=1.0, mscale_all_dim=0.8, factor=40.0, beta_fast=32.0, beta_slow=1.0,
+                                original_max_position_embeddings=16)),
+    # Moonlight and others: all groups are looked at; biases, pairs half a head apart
+    "deepseek_v3_biases": dense("deepseek_v3", **LATENT, n_group=1, topk_group=1, first_k_dense_replace=1,
+                                attention_bias=True, rope_interleave=False, norm_topk_prob=False,
+                                **rope("default", 5e4)),
+    # V2; V2-Lite, whose queries are made by one product
+    "deepseek_v2": dense("deepseek_v2", **LATENT, n_group=4, topk_group=2, topk_method="group_limited_greedy",
+                         routed_scaling_factor=1.6, first_k_dense_replace=1,
+                         **rope("yarn", 1e4, mscale=0.7, mscale_all_dim=0.7, factor=4.0, beta_fast=32.0, beta_slow=1.0,
+                                original_max_position_embeddings=16)),
+    "deepseek_v2_lite": dense("deepseek_v2", **{**LATENT, "q_lora_rank": None}, first_k_dense_replace=1,
+                              topk_method="greedy", **rope("default", 1e4)),
+    "glm4_moe_lite": dense("glm4_moe_lite", **LATENT, n_group=1, topk_group=1, n_shared_experts=2,
+                           mlp_layer_types=["dense", "sparse", "sparse"], **rope("default", 1e6)),
+}
+
 
 # sizes that no vector divides; llama.cpp knows keys and values of one size alone
 DELTA = dict(num_hidden_layers=4, head_dim=12, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=10,
@@ -263,6 +313,9 @@ def randomise(model, seed):
             parameter.data.copy_(1.5 * draw - 2)
         else:
             parameter.data.add_(0.3 * draw)
+    for name, buffer in model.named_buffers():  # weights that no gradient reaches
+        if name.endswith(("layer_scalar", "e_score_correction_bias")):
+            buffer.add_(0.3 * torch.randn(buffer.shape, generator=generator))
 
 
 def renamed(name, spec):

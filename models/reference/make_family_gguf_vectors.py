@@ -45,6 +45,8 @@ ARCHITECTURES = {
     "mistral_small3": "mistral3",
     "ministral3_sees": "mistral3",
     "phi4": "phi3",
+    "gemma4": "gemma4",
+    "gemma4_moe": "gemma4",
 }
 XIELU = {"alpha_n": "xielu.alpha_n", "alpha_p": "xielu.alpha_p", "beta": "xielu.beta", "eps": "xielu.eps"}
 
@@ -71,6 +73,36 @@ def rope_freqs(rope, dim):
         else:
             smooth = (trained / length - low) / (high - low)
             yield 1 / ((1 - smooth) / factor + smooth)
+
+
+def gemma4_values(config):
+    types, shared = config["layer_types"], config["num_kv_shared_layers"]
+    full = [config.get("per_layer_config", {}).get(str(i), {}) for i, t in enumerate(types) if t == "full_attention"][0]
+    dim = full.get("head_dim", config.get("global_head_dim"))
+    v = {"attention.shared_kv_layers": shared, "embedding_length_per_layer_input": config["hidden_size_per_layer_input"],
+         "attention.sliding_window": config["sliding_window"],
+         "attention.sliding_window_pattern": [t == "sliding_attention" for t in types],
+         "attention.key_length": dim, "attention.value_length": dim, "rope.dimension_count": dim,
+         "rope.freq_base_swa": config["rope_parameters"]["sliding_attention"]["rope_theta"]}
+    v |= {key: config["head_dim"] for key in ("attention.key_length_swa", "attention.value_length_swa",
+                                              "rope.dimension_count_swa")}
+    kv = config["num_key_value_heads"]
+    if full.get("num_key_value_heads", kv) != kv:
+        v["attention.head_count_kv"] = [kv if t == "sliding_attention" else full["num_key_value_heads"] for t in types]
+    if config.get("use_double_wide_mlp"):
+        inner = config["intermediate_size"]
+        v["feed_forward_length"] = [inner if i < len(types) - shared else 2 * inner for i in range(len(types))]
+    if config.get("final_logit_softcapping"):
+        v["final_logit_softcapping"] = config["final_logit_softcapping"]
+    if config.get("enable_moe_block"):
+        v |= {"expert_count": config["num_experts"], "expert_used_count": config["top_k_experts"],
+              "expert_feed_forward_length": config["moe_intermediate_size"]}
+    return v
+
+
+GEMMA4 = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale",
+          "layer_scalar": "layer_output_scale.weight", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+          "experts.down_proj": "ffn_down_exps.weight"}
 
 
 def values_of(config, architecture):
@@ -106,6 +138,8 @@ def values_of(config, architecture):
         v["attention.sliding_window"] = config["sliding_window"]
         if architecture != "cohere2":
             v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
+    if architecture == "gemma4":
+        v |= gemma4_values(config)
     if architecture == "phi3":
         v["rope.scaling.original_context_length"] = config["max_position_embeddings"]
     if architecture == "stablelm":
@@ -129,6 +163,8 @@ def case_of(folder, architecture):
             xielu.setdefault(XIELU[name.rsplit(".", 1)[1]], {})[int(name.split(".")[2])] = float(array.reshape(()))
             continue
         to = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if architecture == "gemma4" and name.split(".", 3)[-1] in GEMMA4:
+            to = f"blk.{name.split('.')[2]}.{GEMMA4[name.split('.', 3)[-1]]}"
         if to is None:
             raise SystemExit(f"{folder.name}: gguf has no name for {name}")
         heads = 0
@@ -141,6 +177,11 @@ def case_of(folder, architecture):
         arrays[to] = array + np.float32(added)
     if rope["rope_type"] == "llama3":
         floats["rope_freqs.weight"] = [float(np.float32(x)) for x in rope_freqs(rope, dim)]
+        arrays["rope_freqs.weight"] = np.array(floats["rope_freqs.weight"], np.float32)
+    if architecture == "gemma4":
+        half = values["attention.key_length"] // 2
+        turning = int(half * rope["partial_rotary_factor"])
+        floats["rope_freqs.weight"] = [1.0] * turning + [1e30] * (half - turning)
         arrays["rope_freqs.weight"] = np.array(floats["rope_freqs.weight"], np.float32)
     for key, of in xielu.items():
         values[key] = [of[i] for i in sorted(of)]

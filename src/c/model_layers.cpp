@@ -9,6 +9,7 @@
 #include "episodic/attention/copy_rows.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/base/text.hpp"
+#include "episodic/model/host_only.hpp"
 #include "episodic/model/recurrent_state.hpp"
 
 namespace episodic::c {
@@ -157,6 +158,7 @@ ModelLayers::ModelLayers(EpisodicMemory& memory, const ModelConfig& model,
       windows_(windows_of(model)),
       state_(not_owned(memory), windows_) {
   require_attention_in_all_layers(model, "a memory for layers of your own");
+  require_no_host_only_part(model, "a memory for layers of your own");
   std::int64_t served = 0;
   for (const std::int64_t l : model.memory_layers()) {
     layers_[static_cast<std::size_t>(l)].served = served++;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/host_only.hpp"
 
 namespace episodic::device {
 namespace {
@@ -18,6 +19,7 @@ std::int64_t round_up(std::int64_t x, std::int64_t to) { return (x + to - 1) / t
 }  // namespace
 
 HeadLayout::HeadLayout(const ModelConfig& c) {
+  require_no_host_only_part(c, "CUDA decoder");
   // of all tables, which a model may have several of
   const RotaryTable first = c.ropes.empty() ? RotaryTable() : c.ropes.front().table;
   const std::int64_t rotated = first.rotary_dim();

@@ -200,11 +200,14 @@ void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const Te
                                const float* maybe_sink_logits) {
   const LayerSpec& s = spec(layer);
   check("q", q, s.n_heads, s.head_dim);
-  check("k", k, s.n_kv_heads, s.head_dim);
-  check("v", v, s.n_kv_heads, s.head_dim);
+  const bool own_keys = s.keys_of < 0;
+  check("k", k, own_keys ? s.n_kv_heads : 0, s.head_dim);
+  check("v", v, own_keys ? s.n_kv_heads : 0, s.head_dim);
   check("out", out, s.n_heads, s.head_dim);
-  reserve(layer);
-  append(layer, static_cast<const float*>(k.data), static_cast<const float*>(v.data));
+  if (own_keys) {
+    reserve(layer);
+    append(layer, static_cast<const float*>(k.data), static_cast<const float*>(v.data));
+  }
 
   const std::int64_t width = s.n_heads * s.head_dim;
   float* rotated = rotated_.floats(step_ * width);
@@ -212,7 +215,8 @@ void CausalState::attend_layer(std::int64_t layer, const TensorView& q, const Te
   rotate(r.table, r.angles, step_, s.n_heads, s.head_dim, static_cast<const float*>(q.data), width,
          s.head_dim, rotated, width, s.head_dim);
 
-  const Cache& cache = caches_[static_cast<std::size_t>(layer)];
+  // what shares another layer's keys comes behind it and sees as many tokens
+  const Cache& cache = caches_[static_cast<std::size_t>(own_keys ? layer : s.keys_of)];
   const std::int64_t first = first_seen(layer), skipped = (first - cache.first) * s.head_dim;
   KvSegment segment;
   segment.key = cache.keys.floats() + skipped;

@@ -21,7 +21,8 @@
 #include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "linear.hpp"
-#include "mixture.hpp"
+#include "mixture_block.hpp"
+#include "per_layer_inputs.hpp"
 
 namespace episodic {
 
@@ -43,6 +44,7 @@ struct Decoder::Impl {
   std::vector<float> own_last;         // those of a step in a batch
   HeadPieces head;
   Mixture mixture;
+  PerLayerInputs inputs;  // of the layers, where they have such
   DecoderAdapters adapters;
   std::vector<std::int64_t> lengths;         // of a step's sequences
   std::vector<std::exception_ptr> failures;  // what each of several threw in this step
@@ -54,16 +56,6 @@ struct Decoder::Impl {
       : weights(std::move(w)), slots(weights->layers.size()) {}
 
   const ModelConfig& config() const { return weights->config; }
-
-  void embed(std::span<const std::int64_t> ids, float* to) const {
-    const Linear& table = weights->embedding;
-    const auto multiplier = static_cast<float>(config().embedding_multiplier);
-    for (const std::int64_t id : ids) {
-      widen(table.type, table.weight + id * table.row_bytes(), table.in, to);
-      if (multiplier != 1.0f) scale(multiplier, to, table.in);
-      to += table.in;
-    }
-  }
 
   /// Rows of the residual stream, through the norm that a block reads them by, if it has one.
   const float* read_stream(const DecoderNorm& norm, std::int64_t first, std::int64_t n) {
@@ -87,12 +79,6 @@ struct Decoder::Impl {
     add_scaled(multiplier, to, hidden, n * config().hidden_size);
   }
 
-  /// Norms of queries or keys: of each head, or of a token's whole row.
-  void norm_heads(const DecoderNorm& norm, std::int64_t n, std::int64_t row_width, float* x) const {
-    if (norm.empty()) return;
-    norm_rows(config(), norm, x, n * row_width / static_cast<std::int64_t>(norm.weight.size()), x);
-  }
-
   /// What a layer's attention, or what it has in place of that, writes.
   RowBuffer& mixed(std::size_t l) {
     return config().layers[l].mixer == Mixer::attention ? step.attended : step.mixed;
@@ -105,20 +91,7 @@ struct Decoder::Impl {
     const LayerSpec& spec = config().layers[l];
     const float* x = read_stream(w.input_norm, first, n);
     if (spec.mixer != Mixer::attention) return step.multiply_mixer(w, x, first, n, cut);
-    float* q = step.q.from(first);
-    float* k = step.k.from(first);
-    const Product qkv[] = {{&w.q, x, spec.output_gate ? step.gated_q.from(first) : q},
-                           {&w.k, x, k},
-                           {&w.v, x, step.v.from(first)}};
-    step.multiply(first, n, qkv, cut);
-    if (spec.output_gate) step.take_queries(spec, first, n);
-    const std::int64_t q_width = spec.n_heads * spec.head_dim;
-    norm_heads(w.q_norm, n, q_width, q);
-    norm_heads(w.k_norm, n, w.k.out, k);
-    // slots scale by 1 / sqrt(head_dim)
-    const double usual = 1 / std::sqrt(static_cast<double>(spec.head_dim));
-    if (spec.scale != usual) scale(static_cast<float>(spec.scale / usual), q, n * q_width);
-    scale_queries(config().query_scale, step.sequences, first, n, q_width, q);
+    attention_heads(config(), spec, w, x, first, n, cut, step);
   }
 
   /// Adds what attention and the feed-forward network say to those rows.
@@ -126,10 +99,13 @@ struct Decoder::Impl {
     const DecoderLayer& w = weights->layers[l];
     const LayerSpec& spec = config().layers[l];
     if (spec.output_gate) step.gate_attended(spec, first, n);
-    add_to_stream(w.o, mixed(l).from(first), w.attended_norm, first, n, cut);
+    const float* given = spec.latent ? latent_values(spec.latent, w.latent, first, n, cut, step)
+                                     : mixed(l).from(first);
+    add_to_stream(w.o, given, w.attended_norm, first, n, cut);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
-    if (spec.mixture) return add_mixture(l, x, first, n);
+    if (spec.mixture && !spec.dense_beside)
+      return add_mixture(config(), l, w, x, first, n, mixture, step);
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
     const Product both[] = {{&w.gate, x, gate}, {&w.up, x, up}}, alone[] = {{&w.up, x, gate}};
@@ -138,22 +114,22 @@ struct Decoder::Impl {
     else
       step.multiply(first, n, alone, cut);
     activate(spec, w.xielu, gate, up, n * spec.intermediate_size);
-    add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
+    if (spec.dense_beside)
+      add_beside_mixture(config(), l, w, gate, first, n, cut, mixture, step);
+    else
+      add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
+    if (config().per_layer_width > 0) add_own_input(l, first, n, cut);
+    if (w.scalar != 1) scale(w.scalar, step.hidden.from(first), n * config().hidden_size);
   }
 
-  /// The same of a mixture of experts, which reads x. \pre all rows of the step
-  void add_mixture(std::size_t l, const float* x, std::int64_t first, std::int64_t n) {
+  /// What follows from the layer's own input, gated by the residual stream.
+  void add_own_input(std::size_t l, std::int64_t first, std::int64_t n, Cut cut) {
     const DecoderLayer& w = weights->layers[l];
-    const LayerSpec& spec = config().layers[l];
-    const std::int64_t hidden = config().hidden_size;
-    float* const y = step.normed.from(first);  // where x may be
-    step.over_classes(first, n, [&](std::int64_t from, std::int64_t to, RowClass rows) {
-      const std::int64_t at = (from - first) * hidden;
-      mixture.run(spec.mixture, w.mixture, spec.activation, to - from, x + at, y + at, rows);
-    });
-    if (!w.fed_norm.empty()) norm_rows(config(), w.fed_norm, y, n, y);
-    add_scaled(static_cast<float>(config().residual_multiplier), y, step.hidden.from(first),
-               n * hidden);
+    float* gate = step.gate.from(first);
+    const Product product{&w.per_layer_gate, step.hidden.from(first), gate};
+    step.multiply(first, n, {&product, 1}, cut);
+    activate(config().layers[l], {}, gate, inputs.of(l, first), n * config().per_layer_width);
+    add_to_stream(w.per_layer_out, gate, w.per_layer_norm, first, n, cut);
   }
 
   /// Runs f(first, n, cut) over all rows. A small layer stays in the cache while blocks of rows
@@ -175,22 +151,24 @@ struct Decoder::Impl {
   /// What the slots of all sequences give for their rows. Of several sequences, one whose attention
   /// throws (NaN, a file that cannot be read) is out of the step from there on.
   void attend_all(std::size_t layer, std::span<const SequencePart> parts) {
-    const ModelConfig& c = config();
+    const LayerSpec& spec = config().layers[layer];
+    const std::int64_t kv_heads = spec.keys_of < 0 ? spec.n_kv_heads : 0;
+    step.attended.set_width(spec.n_heads * spec.head_dim);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const SequenceRows& s = step.sequences[i];
       const auto rows_of = [&](RowBuffer& x, std::int64_t heads) {
-        return MutableTensorView(x.from(s.first), DType::float32, {s.n, heads, c.head_dim});
+        return MutableTensorView(x.from(s.first), DType::float32, {s.n, heads, spec.head_dim});
       };
       try {
         if (failures[i]) continue;
-        if (c.layers[layer].mixer != Mixer::attention) {
+        if (spec.mixer != Mixer::attention) {
           step.mix(weights->layers[layer], layer, s, *parts[i].impl->state->recurrent());
           continue;
         }
         has_heads = true;
-        parts[i].impl->slots[layer]->forward(
-            rows_of(step.q, c.n_heads), rows_of(step.k, c.n_kv_heads),
-            rows_of(step.v, c.n_kv_heads), rows_of(step.attended, c.n_heads));
+        parts[i].impl->slots[layer]->forward(rows_of(step.q, spec.n_heads),
+                                             rows_of(step.k, kv_heads), rows_of(step.v, kv_heads),
+                                             rows_of(step.attended, spec.n_heads));
       } catch (...) {
         if (parts.size() == 1) throw;  // of a step alone all is undone
         failures[i] = std::current_exception();
@@ -202,12 +180,14 @@ struct Decoder::Impl {
 
   void run_layers(std::int64_t n, std::span<const SequencePart> parts) {
     const std::size_t layers = weights->layers.size();
+    step.begin_heads(config().layers[0]);
     over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
       before_attention(0, first, rows, cut);
     });
     computed = n;
     for (std::size_t l = 0; l < layers; ++l) {
       attend_all(l, parts);
+      if (l + 1 < layers) step.begin_heads(config().layers[l + 1]);
       over_rows(n, [&](std::int64_t first, std::int64_t rows, Cut cut) {
         after_attention(l, first, rows, cut);
         if (l + 1 < layers) before_attention(l + 1, first, rows, cut);
@@ -307,13 +287,17 @@ struct Decoder::Impl {
     }
     failures.assign(parts.size(), nullptr);
     const std::int64_t n = step.fit(config(), lengths, rank);
+    const bool has_inputs = config().per_layer_width > 0;
+    if (has_inputs) inputs.fit(config(), n);
     for (std::size_t i = 0; i < parts.size(); ++i) {
       SequenceRows& rows = step.sequences[i];
       rows.low_ranks = &parts[i].impl->adapters.low_ranks;
       rows.position = parts[i].impl->state->tokens();
       rows.last_position = parts[i].impl->state->last_position();
-      embed(parts[i].ids, step.hidden.from(rows.first));
+      embed(*weights, parts[i].ids, step.hidden.from(rows.first));
+      if (has_inputs) inputs.look_up(*weights, parts[i].ids, rows.first);
     }
+    if (has_inputs) inputs.add_projected(*weights, step);
     run_layers(n, parts);
   }
 

@@ -25,11 +25,22 @@ LowRank low_rank_of(const LoraProduct& p, double scale) {
 /// The weights that a role names; null if it is none of a product's.
 const Linear* product_of(const DecoderWeights& w, WeightRole role, std::int64_t layer) {
   if (role == WeightRole::head) return &w.head;
+  if (role == WeightRole::per_layer_model) return &w.per_layer_model;
   if (layer < 0 || layer >= static_cast<std::int64_t>(w.layers.size())) return nullptr;
   const DecoderLayer& l = w.layers[static_cast<std::size_t>(layer)];
   switch (role) {
     case WeightRole::q:
-      return &l.q;
+      return w.config.layers[static_cast<std::size_t>(layer)].latent ? &l.latent.q : &l.q;
+    case WeightRole::q_down:
+      return &l.latent.q_down;
+    case WeightRole::q_up:
+      return &l.latent.q;
+    case WeightRole::kv_down:
+      return &l.latent.down;
+    case WeightRole::per_layer_gate:
+      return &l.per_layer_gate;
+    case WeightRole::per_layer_out:
+      return &l.per_layer_out;
     case WeightRole::k:
       return &l.k;
     case WeightRole::v:
@@ -69,6 +80,11 @@ DecoderAdapters::DecoderAdapters(std::vector<AppliedLora> chosen, const DecoderW
     const std::string name = one.adapter->dir().string();
     require_scale(one.adapter->dir(), one.scale);
     for (const LoraProduct& p : one.adapter->products()) {
+      if (p.role == WeightRole::kv_up)
+        throw ConfigError(fmt::format(
+            "{}: an adapter of kv_b_proj cannot be computed beside latent attention, which never "
+            "makes its rows; merge it (ModelOptions::merge_lora)",
+            name));
       const Linear* to = product_of(weights, p.role, p.layer);
       if (!to || to->in != p.in || to->out != p.out)
         throw ConfigError(

@@ -11,9 +11,17 @@
 
 namespace episodic {
 
+/// Rows of the embedding, [tokens, hidden].
+void embed(const DecoderWeights& w, std::span<const std::int64_t> ids, float* to);
+
 /// y = the norm of n rows of x, each as wide as its factors; y may be x.
 void norm_rows(const ModelConfig& c, const DecoderNorm& w, const float* x, std::int64_t n,
                float* y);
+
+/// Rows of x to rows of a layer's queries, keys and values, as its attention wants them.
+void attention_heads(const ModelConfig& c, const LayerSpec& spec, const DecoderLayer& w,
+                     const float* x, std::int64_t first, std::int64_t n, Cut cut,
+                     StepBuffers& step);
 
 /// What stands between the products of a feed-forward network: gate[i] becomes the input of the
 /// last one. Without a gate these are the rows of up, and `up` is not read.

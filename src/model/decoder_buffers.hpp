@@ -50,6 +50,8 @@ class RowBuffer {
   float* from(std::int64_t row) { return memory_.floats() + row * width_; }
   const float* from(std::int64_t row) const { return memory_.floats() + row * width_; }
   std::int64_t width() const { return width_; }
+  /// Rows of another width from now on. \pre not more than there is room for
+  void set_width(std::int64_t width) { width_ = width; }
 
  private:
   AlignedBuffer memory_;
@@ -59,31 +61,53 @@ class RowBuffer {
 /// The outputs of one step's stages, kept from step to step: a row is a token, those of a sequence
 /// lie together.
 struct StepBuffers {
-  RowBuffer hidden, normed;  // [n, hidden]
-  RowBuffer q, k, v;         // [n, heads * d]
-  RowBuffer gate, up;        // [n, intermediate]
-  RowBuffer low;             // [n, the largest rank of an adapter]
-  RowBuffer attended;        // [n, heads * d]
-  RowBuffer mixing, mixed;   // into and out of what a layer has in place of attention
+  RowBuffer hidden, normed;    // [n, hidden]
+  RowBuffer q, k, v;           // [n, heads * d]
+  RowBuffer gate, up;          // [n, intermediate]
+  RowBuffer low;               // [n, the largest rank of an adapter]
+  RowBuffer attended;          // [n, heads * d]
+  RowBuffer mixing, mixed;     // into and out of what a layer has in place of attention
+  RowBuffer routed, mixed_in;  // [n, hidden]: into a mixture that is beside a dense network
   RowBuffer mix_gate, mix_step, mix_write;  // of a recurrence (RecurrenceRows)
   RowBuffer gated_q;                        // [n, heads * 2 d]: queries, and the gate of each head
+  // of latent attention: [n, q_rank], [n, heads * query], [n, width], [n, heads * value]
+  RowBuffer latent_q, latent_queries, latent_low, latent_values;
   std::vector<SequenceRows> sequences;
+
+  /// Rows of a layer's queries, keys and values, which may differ from layer to layer.
+  void begin_heads(const LayerSpec& l) {
+    const std::int64_t keys = l.keys_of < 0 ? l.n_kv_heads * l.head_dim : 0;
+    q.set_width(l.n_heads * l.head_dim);
+    k.set_width(keys);
+    v.set_width(keys);
+  }
 
   /// Room for sequences of these lengths. \return their rows
   std::int64_t fit(const ModelConfig& c, std::span<const std::int64_t> lengths, std::int64_t rank) {
     const std::int64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
     hidden.fit(rows, c.hidden_size);
     normed.fit(rows, c.hidden_size);
-    q.fit(rows, c.n_heads * c.head_dim);
-    k.fit(rows, c.n_kv_heads * c.head_dim);
-    v.fit(rows, c.n_kv_heads * c.head_dim);
-    std::int64_t inner = 0;  // of dense layers: a mixture has buffers of its own
-    for (const LayerSpec& l : c.layers)
-      if (!l.mixture) inner = std::max(inner, l.intermediate_size);
-    gate.fit(rows, inner);
+    std::int64_t queries = 0, keys = 0;  // of the layer that has the widest rows
+    std::int64_t inner = 0;              // of dense layers: a mixture has buffers of its own
+    bool beside = false;
+    for (const LayerSpec& l : c.layers) {
+      queries = std::max(queries, l.n_heads * l.head_dim);
+      keys = std::max(keys, l.n_kv_heads * l.head_dim);
+      if (!l.mixture || l.dense_beside) inner = std::max(inner, l.intermediate_size);
+      beside = beside || l.dense_beside;
+      if (l.latent) fit_latent(rows, l);
+    }
+    q.fit(rows, queries);
+    k.fit(rows, keys);
+    v.fit(rows, keys);
+    if (beside) {
+      routed.fit(rows, c.hidden_size);
+      mixed_in.fit(rows, c.hidden_size);
+    }
+    gate.fit(rows, std::max(inner, c.per_layer_width));
     up.fit(rows, inner);
     if (rank > 0) low.fit(rows, rank);
-    attended.fit(rows, c.n_heads * c.head_dim);
+    attended.fit(rows, queries);
     fit_mixers(c, rows);
     sequences.clear();
     std::int64_t first = 0;
@@ -92,6 +116,14 @@ struct StepBuffers {
       first += n;
     }
     return rows;
+  }
+
+  /// Room for rows within latent attention, which is the same in all layers that have it.
+  void fit_latent(std::int64_t rows, const LayerSpec& l) {
+    latent_q.fit(rows, l.latent.q_rank);
+    latent_queries.fit(rows, l.n_heads * l.latent.query());
+    latent_low.fit(rows, l.latent.width());
+    latent_values.fit(rows, l.n_heads * l.latent.value);
   }
 
   /// Whether the first n rows of the residual stream, and of queries, keys and values if there are

@@ -60,6 +60,29 @@ class Loader {
     return w;
   }
 
+  LatentWeights latent(const LayerSpec& spec, std::int64_t layer) {
+    using Role = WeightRole;
+    const LatentSpec& s = spec.latent;
+    LatentWeights w;
+    if (s.q_rank > 0) {
+      w.q_down = linear(Role::q_down, layer);
+      w.q_norm = numbers(Role::q_down_norm, layer);
+    }
+    w.q = linear(s.q_rank > 0 ? Role::q_up : Role::q, layer);
+    w.down = linear(Role::kv_down, layer);
+    w.norm = numbers(Role::kv_down_norm, layer);
+    WeightView head = planned_.at(Role::kv_up, layer);  // a head's rows after another's
+    for (std::int64_t h = 0; h < spec.n_heads; ++h) {
+      head.rows = s.still;
+      w.key.push_back(transposed(head));
+      head.data += s.still * head.row_bytes();
+      head.rows = s.value;
+      w.value.push_back(stored(Role::kv_up, head));
+      head.data += s.value * head.row_bytes();
+    }
+    return w;
+  }
+
   ShortConvolution convolution(std::int64_t layer) {
     ShortConvolution conv{linear(WeightRole::conv_in, layer), 0, {}, {}};
     const WeightView view = planned_.at(WeightRole::conv, layer);
@@ -95,6 +118,19 @@ class Loader {
     return planned_.has(role, layer) ? floats(planned_.at(role, layer)) : std::vector<float>();
   }
 
+  /// What a mixture beside a dense network has besides.
+  void beside(DecoderLayer& to, std::int64_t layer) {
+    using Role = WeightRole;
+    to.router_norm.weight = numbers(Role::router_scale, layer);
+    const float root = 1 / std::sqrt(static_cast<float>(to_.config.hidden_size));
+    for (float& x : to.router_norm.weight) x *= root;
+    to_.biases.push_back(numbers(Role::expert_scale, layer));
+    to.mixture.expert_scale = to_.biases.back().data();
+    to.expert_in_norm = norm(Role::expert_in_norm, layer);
+    to.dense_norm = norm(Role::dense_norm, layer);
+    to.expert_norm = norm(Role::expert_norm, layer);
+  }
+
   /// A norm's factors; empty if the plan has no such norm.
   DecoderNorm norm(WeightRole role, std::int64_t layer) const {
     if (!planned_.has(role, layer)) return {};
@@ -123,6 +159,23 @@ class Loader {
                                   to_.source->file_of("").string(), name_of(role),
                                   name_of(view.type)));
     return {view.type, aligned(view), nullptr, view.rows, view.columns};
+  }
+
+  /// A copy whose rows are the columns: of plain numbers in their type, of blocks in float32.
+  Linear transposed(const WeightView& view) {
+    const std::vector<float> from = floats(view);
+    std::vector<float> row(static_cast<std::size_t>(view.rows));
+    const TensorType type = block_elements(view.type) == 1 ? view.type : TensorType::f32;
+    const std::int64_t row_bytes = cpu::row_bytes(type, view.rows);
+    to_.copies.push_back(
+        std::make_unique<std::byte[]>(static_cast<std::size_t>(view.columns * row_bytes)));
+    std::byte* const data = to_.copies.back().get();
+    for (std::int64_t c = 0; c < view.columns; ++c) {
+      for (std::int64_t r = 0; r < view.rows; ++r)
+        row[static_cast<std::size_t>(r)] = from[static_cast<std::size_t>(r * view.columns + c)];
+      cpu::quantize_row(type, row.data(), view.rows, data + c * row_bytes);
+    }
+    return {type, data, nullptr, view.columns, view.rows};
   }
 
   /// As float32, whatever it is stored as: small matrices that decide.
@@ -165,6 +218,12 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
   w->source = model.tensors;
   Loader load(model, *w);
   w->embedding = load.linear(Role::embedding, -1);
+  const bool has_inputs = model.config.per_layer_width > 0;
+  if (has_inputs) {
+    w->per_layer_embedding = load.linear(Role::per_layer_embedding, -1);
+    w->per_layer_model = load.linear(Role::per_layer_model, -1);
+    w->per_layer_model_norm = load.norm(Role::per_layer_model_norm, -1);
+  }
   for (std::int64_t l = 0; l < model.config.n_layers; ++l) {
     DecoderLayer layer;
     layer.input_norm = load.norm(Role::input_norm, l);
@@ -181,20 +240,31 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
     } else if (spec.mixer == Mixer::recurrence) {
       layer.recurrence = load.recurrence(spec.recurrence, model.config.rms_norm_eps, l);
       layer.o = load.linear(Role::mix_out, l);
+    } else if (spec.latent) {
+      layer.latent = load.latent(spec, l);
+      layer.o = load.linear(Role::o, l);
     } else {
       layer.q = load.linear(Role::q, l);
-      layer.k = load.linear(Role::k, l);
-      layer.v = load.linear(Role::v, l);
+      if (spec.keys_of < 0) layer.k = load.linear(Role::k, l);
+      if (spec.keys_of < 0 && !spec.keys_are_values) layer.v = load.linear(Role::v, l);
+      if (spec.keys_of < 0 && spec.value_norm)
+        layer.v_norm.weight.assign(static_cast<std::size_t>(spec.head_dim), 1.0f);
       layer.o = load.linear(Role::o, l);
     }
-    if (spec.mixture) {
-      layer.mixture = load.mixture(spec.mixture, l);
-    } else {
+    if (spec.mixture) layer.mixture = load.mixture(spec.mixture, l);
+    if (spec.dense_beside) load.beside(layer, l);
+    if (!spec.mixture || spec.dense_beside) {
       if (spec.gated) layer.gate = load.linear(Role::gate, l);
       if (spec.activation == Activation::xielu) layer.xielu = xielu_of(load.planned(), l);
       layer.up = load.linear(Role::up, l);
       layer.down = load.linear(Role::down, l);
     }
+    if (has_inputs) {
+      layer.per_layer_gate = load.linear(Role::per_layer_gate, l);
+      layer.per_layer_out = load.linear(Role::per_layer_out, l);
+      layer.per_layer_norm = load.norm(Role::per_layer_norm, l);
+    }
+    if (spec.layer_scalar) layer.scalar = load.numbers(Role::layer_scalar, l).at(0);
     w->layers.push_back(std::move(layer));
   }
   w->final_norm = load.norm(Role::final_norm, -1);

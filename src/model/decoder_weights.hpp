@@ -7,6 +7,7 @@
 
 #include "elementwise.hpp"
 #include "episodic/model/open_model.hpp"
+#include "latent_attention.hpp"
 #include "linear.hpp"
 #include "linear_recurrence.hpp"
 #include "mixture.hpp"
@@ -24,19 +25,28 @@ struct DecoderNorm {
 struct DecoderLayer {
   // norms of rows, by what they are applied to (WeightRole); empty where there is none
   DecoderNorm input_norm, attended_norm, feed_norm, fed_norm;
-  DecoderNorm q_norm, k_norm;
+  DecoderNorm q_norm, k_norm, v_norm;
   std::vector<float> sink_logits;  // [n_heads], empty where attention has none
   Linear q, k, v, o;
-  ShortConvolution conv;        // in place of q, k and v; the product behind it is `o`
+  LatentWeights latent;         // in place of q, k and v
+  ShortConvolution conv;        // the same; the product behind it is `o`
   LinearRecurrence recurrence;  // the same
   Linear gate, up, down;        // gate: only of a gated network
   Xielu xielu;                  // where it is the activation
   MixtureWeights mixture;       // in their place, where the layer is one
+  // where the dense network is beside the mixture: what the router and the experts read, and what
+  // both add
+  DecoderNorm router_norm, expert_in_norm, dense_norm, expert_norm;
+  Linear per_layer_gate, per_layer_out;  // of the layer's own input
+  DecoderNorm per_layer_norm;
+  float scalar = 1;  // of the residual stream behind the layer
 };
 
 struct DecoderWeights {
   ModelConfig config;
-  Linear embedding;  ///< [vocab, hidden]: rows that are looked up
+  Linear embedding;                             ///< [vocab, hidden]: rows that are looked up
+  Linear per_layer_embedding, per_layer_model;  ///< of inputs of the layers, if there are any
+  DecoderNorm per_layer_model_norm;
   std::vector<DecoderLayer> layers;
   DecoderNorm final_norm;
   Linear head;

@@ -35,8 +35,11 @@ void require(const char* name, const View& x, std::int64_t n, std::int64_t heads
 }  // namespace
 
 EpisodicAttention::EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer,
-                                     std::vector<float> sink_logits)
-    : memory_(std::move(memory)), layer_(layer), sink_logits_(std::move(sink_logits)) {
+                                     std::vector<float> sink_logits, bool again)
+    : memory_(std::move(memory)),
+      layer_(layer),
+      sink_logits_(std::move(sink_logits)),
+      again_(again) {
   if (layer_ < 0 || layer_ >= memory_->shape().n_layers)
     throw ConfigError(fmt::format("EpisodicAttention: layer {}, but the memory has layers 0 to {}",
                                   layer_, memory_->shape().n_layers - 1));
@@ -51,14 +54,16 @@ void EpisodicAttention::forward(const TensorView& q, const TensorView& k, const 
   const MemoryShape& s = memory_->shape();
   const std::int64_t n = q.sizes.n;
   require("q", q, n, s.n_heads, s.head_dim);
-  require("k", k, n, s.n_kv_heads, s.head_dim);
-  require("v", v, n, s.n_kv_heads, s.head_dim);
+  require("k", k, n, again_ ? 0 : s.n_kv_heads, s.head_dim);
+  require("v", v, n, again_ ? 0 : s.n_kv_heads, s.head_dim);
   require("out", out, n, s.n_heads, s.head_dim);
   if (n != memory_->open_tokens())
     throw DataError(
         fmt::format("EpisodicAttention: q has {} tokens, but the step was begun with {}", n,
                     memory_->open_tokens()));
-  memory_->attend(layer_, {q, k, v, out, sink_logits_.empty() ? nullptr : sink_logits_.data()});
+  const float* const sinks = sink_logits_.empty() ? nullptr : sink_logits_.data();
+  if (again_) return memory_->attend_again(layer_, q, out, sinks);
+  memory_->attend(layer_, {q, k, v, out, sinks});
 }
 
 void SequenceState::end_step_by_surprise(std::span<const std::int64_t>, const StepSurprise&) {

@@ -239,8 +239,9 @@ const Family kFamilies[] = {
 };
 
 /// The tables of all files of families.
-std::array<std::span<const Family>, 5> all_families() {
-  return {kFamilies, mixture_families(), gpt_oss_families(), dense_families(), hybrid_families()};
+std::array<std::span<const Family>, 7> all_families() {
+  return {kFamilies,         mixture_families(), gpt_oss_families(), dense_families(),
+          hybrid_families(), gemma4_families(),  latent_families()};
 }
 
 Activation read_activation(const JsonObject& in, const FamilyDefaults& d, bool gated) {
@@ -314,7 +315,8 @@ void read_family(const JsonObject& said, ModelConfig& c) {
   const FamilyDefaults& d = family.defaults;
   const JsonObject in = with_usual_rope(family.usual_keys ? family.usual_keys(said) : said, d);
   read_sizes(in, d, c);
-  c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
+  if (!d.own_ropes)
+    c.ropes.push_back(d.layered_rope ? read_full_rope(in, d, c) : read_main_rope(in, d, c));
   c.pairs_moved = in.boolean(kRopeInterleaved, false) && !d.interleaved;
   c.names = family.names;
   LayerSpec each;
@@ -341,14 +343,15 @@ std::vector<std::string_view> model_families() {
 }
 
 std::vector<std::int64_t> ModelConfig::memory_layers() const {
-  const auto full = [](const LayerSpec& layer) {
-    return layer.window == 0 && layer.mixer == Mixer::attention;
+  const auto own_keys = [](const LayerSpec& layer) {
+    return layer.mixer == Mixer::attention && layer.keys_of < 0;
   };
+  const auto full = [&](const LayerSpec& layer) { return layer.window == 0 && own_keys(layer); };
   const bool some_full = std::any_of(layers.begin(), layers.end(), full);
   std::vector<std::int64_t> served;
   for (std::int64_t l = 0; l < n_layers; ++l) {
     const LayerSpec& layer = layers[static_cast<std::size_t>(l)];
-    if (some_full ? full(layer) : layer.mixer == Mixer::attention) served.push_back(l);
+    if (some_full ? full(layer) : own_keys(layer)) served.push_back(l);
   }
   return served;
 }

@@ -9,7 +9,6 @@
 namespace episodic {
 namespace {
 
-constexpr std::int64_t kMostExperts = 1 << 13;
 /// Of all layers. Each has a few lines in a plan, before any tensor was looked at.
 constexpr std::int64_t kMostExpertsOfAll = 1 << 17;
 

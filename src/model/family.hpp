@@ -19,6 +19,7 @@ inline constexpr std::int64_t kMostVocabulary = 1 << 24;
 inline constexpr std::int64_t kMostLayers = 1 << 14;
 inline constexpr std::int64_t kMostHeads = 1 << 14;
 inline constexpr std::int64_t kMostHeadDim = 1 << 14;
+inline constexpr std::int64_t kMostExperts = 1 << 13;
 inline constexpr std::int64_t kMostPositions = std::int64_t{1} << 40;
 inline constexpr double kMostMultiplier = 1e9;
 
@@ -49,6 +50,7 @@ struct FamilyDefaults {
   const char* eps_key = "rms_norm_eps";
   std::int64_t n_heads = 0, vocab = 0;  // 0: must be said
   bool gemma = false;                   // its hidden_act is not read
+  bool own_ropes = false;               // rotary tables are read with the layers
 };
 
 /// One family. `read` fills what goes beyond LLaMA: the model's numbers in `c`, and in `each` what
@@ -75,6 +77,12 @@ std::span<const Family> hybrid_families();
 
 /// gpt-oss (families_gpt_oss.cpp).
 std::span<const Family> gpt_oss_families();
+
+/// Gemma 4 (families_gemma4.cpp).
+std::span<const Family> gemma4_families();
+
+/// Latent attention (families_latent.cpp).
+std::span<const Family> latent_families();
 
 /// What all mixtures have (families_mixture.cpp). \param key of the number of experts
 MixtureSpec read_mixture(const JsonObject& in, const FamilyDefaults& d, const ModelConfig& c,

@@ -89,6 +89,34 @@ inline constexpr GgufName kApertusNorms[] = {{"attn_norm", "attention_layernorm"
                                              {"ffn_norm", "feedforward_layernorm"}};
 inline constexpr GgufName kStarcoder2Mlp[] = {{"ffn_up", "mlp.c_fc"}, {"ffn_down", "mlp.c_proj"}};
 
+inline constexpr GgufName kGemma4Top[] = {
+    gguf_name(WeightRole::embedding),       gguf_name(WeightRole::per_layer_embedding),
+    gguf_name(WeightRole::per_layer_model), gguf_name(WeightRole::per_layer_model_norm),
+    gguf_name(WeightRole::final_norm),      gguf_name(WeightRole::head)};
+inline constexpr GgufName kGemma4Mlp[] = {gguf_name(WeightRole::gate),
+                                          gguf_name(WeightRole::up),
+                                          gguf_name(WeightRole::down),
+                                          {"ffn_gate_inp", "router.proj"},
+                                          gguf_name(WeightRole::router_scale),
+                                          gguf_name(WeightRole::expert_scale),
+                                          {"ffn_gate_up_exps", "experts.gate_up_proj"},
+                                          {"ffn_down_exps", "experts.down_proj"},
+                                          gguf_name(WeightRole::per_layer_gate),
+                                          gguf_name(WeightRole::per_layer_out),
+                                          gguf_name(WeightRole::layer_scalar)};
+inline constexpr GgufName kGemma4Norms[] = {
+    gguf_name(WeightRole::input_norm),  gguf_name(WeightRole::attended_norm),
+    gguf_name(WeightRole::feed_norm),   gguf_name(WeightRole::fed_norm),
+    gguf_name(WeightRole::dense_norm),  gguf_name(WeightRole::expert_in_norm),
+    gguf_name(WeightRole::expert_norm), gguf_name(WeightRole::per_layer_norm)};
+/// Hugging Face's names that do not end in ".weight".
+inline constexpr const char* kGgufWithoutSuffix[] = {info_of(WeightRole::sink_logits).hugging_face,
+                                                     info_of(WeightRole::layer_scalar).hugging_face,
+                                                     info_of(WeightRole::router_scale).hugging_face,
+                                                     info_of(WeightRole::expert_scale).hugging_face,
+                                                     "experts.gate_up_proj",
+                                                     "experts.down_proj"};
+
 inline constexpr GgufName kDelta[] = {gguf_name(WeightRole::q),
                                       gguf_name(WeightRole::k),
                                       gguf_name(WeightRole::v),
@@ -124,6 +152,7 @@ struct GgufTraits {
   bool scales_queries = false;  ///< by their position
   bool xielu = false;           ///< lists of its parameters
   bool partial = false;         ///< heads turn in part where config.json says nothing
+  bool read_only = false;       ///< such files are not written
   GgufRecurrence recurrence = GgufRecurrence::none;
   const char* activation = nullptr;  ///< other than llama's
 };
@@ -350,6 +379,14 @@ inline constexpr GgufArchitecture kArchitectures[] = {
      .norms = kNormsBefore,
      .head_norms = {},
      .traits = {.layer_norm = true, .activation = "gelu_pytorch_tanh"}},
+    {.gguf = "gemma4",
+     .model_type = "gemma4_text",
+     .attention = kAttention,
+     .mlp = kGemma4Mlp,
+     .norms = kGemma4Norms,
+     .head_norms = kHeadNorms,
+     .traits = {.read_only = true},
+     .top = kGemma4Top},
     {.gguf = "stablelm",
      .model_type = "stablelm",
      .attention = kAttention,

@@ -122,6 +122,9 @@ struct XieluRow {
 std::vector<XieluRow> xielu_rows(const GgufFile& file, const GgufArchitecture& a,
                                  const nlohmann::json& config);
 
+/// config.json of a file of Gemma 4 (gguf_gemma4.cpp), but for its tokens.
+nlohmann::json gguf_gemma4_config(const GgufFile& file, const GgufSettings& in);
+
 /// What those with recurrences say (gguf_hybrid.cpp). \param attends which layers have heads of
 /// keys
 void add_hybrid_settings(const GgufFile& file, const GgufSettings& in, const GgufArchitecture& a,

@@ -95,6 +95,11 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
+bool has_suffix(std::string_view hugging_face) {
+  return std::find(std::begin(kGgufWithoutSuffix), std::end(kGgufWithoutSuffix), hugging_face) ==
+         std::end(kGgufWithoutSuffix);
+}
+
 /// Whether a tensor of a recurrence has no name behind its own, in either format.
 bool is_named_alone(std::string_view name) {
   constexpr WeightRole kAlone[] = {WeightRole::mix_rate, WeightRole::mix_step_bias,
@@ -114,7 +119,8 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
     suffix = ".weight";
     if (!take_end(name, suffix)) {
       suffix = ".bias";
-      if (!take_end(name, suffix)) return "";
+      if (!take_end(name, suffix)) suffix = "";
+      if (*suffix == 0 && !name.ends_with(".scale")) return "";  // of routers and experts
     }
   }
   for (const GgufName& top : a.top)
@@ -131,7 +137,7 @@ std::string hugging_face_name(const GgufArchitecture& a, std::string_view name,
     for (const GgufName& n : table)
       if (name == n.gguf)
         return fmt::format("model.layers.{}.{}{}", layer, n.hugging_face,
-                           name == info_of(WeightRole::sink_logits).gguf ? "" : suffix);
+                           has_suffix(n.hugging_face) ? suffix : "");
   return "";
 }
 
@@ -326,6 +332,11 @@ Json config_of(const GgufFile& file, const GgufArchitecture& a) {
   const StoredTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2)
     file.fail("token_embd.weight", "is missing or no matrix; fetch or convert the file again");
+  if (std::string_view(a.gguf) == "gemma4") {
+    Json config = gguf_gemma4_config(file, in);
+    add_tokens(file, config);
+    return config;
+  }
   if (const auto experts = file.integer(in.key("expert_count")); experts && *experts > 0)
     if (!a.mixture)
       file.fail(in.key("expert_count"),

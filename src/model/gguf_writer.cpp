@@ -83,7 +83,7 @@ const GgufArchitecture& architecture_for(const OpenModel& model) {
                                   : type == "olmo3" ? "olmo2"
                                                     : std::string_view(type);
   for (const GgufArchitecture& a : gguf_architectures())
-    if (a.model_type == wanted) return a;
+    if (a.model_type == wanted && !a.traits.read_only) return a;
   refuse(model, fmt::format("model_type \"{}\" is not written, and", type));
 }
 

@@ -33,11 +33,37 @@ void activate(const MixtureSpec& spec, Activation activation, float* gate, const
 /// NaN goes before all numbers, so that the row shows it.
 bool goes_before(float s, float t) { return s > t || (std::isnan(s) && !std::isnan(t)); }
 
+/// Whether the experts of a group are looked at: fewer than chosen_groups groups go before it.
+bool is_looked_at(const MixtureSpec& spec, std::int64_t group, const float* score,
+                  const float* choice_bias) {
+  const std::int64_t size = spec.experts / spec.groups;
+  const auto rank_of = [&](std::int64_t g) {
+    float best = -INFINITY, second = -INFINITY;
+    for (std::int64_t e = g * size; e < (g + 1) * size; ++e) {
+      const float s = choice_bias ? score[e] + choice_bias[e] : score[e];
+      second = std::max(second, std::min(s, best));
+      best = std::max(best, s);
+    }
+    return spec.group_by_two ? best + second : best;
+  };
+  const float own = rank_of(group);
+  std::int64_t before = 0;
+  for (std::int64_t g = 0; g < spec.groups; ++g)
+    if (const float other = rank_of(g); other > own || (other == own && g < group)) ++before;
+  return before < spec.chosen_groups;
+}
+
 /// The experts of the largest scores, the largest first.
-void take_best(const float* score, const float* choice_bias, std::int64_t experts, std::int64_t k,
+void take_best(const MixtureSpec& spec, const float* score, const float* choice_bias,
                ChosenExpert* to) {
+  const std::int64_t k = spec.chosen;
   std::int64_t count = 0;
-  for (std::int64_t e = 0; e < experts; ++e) {
+  for (std::int64_t e = 0; e < spec.experts; ++e) {
+    if (spec.groups > 0 && e % (spec.experts / spec.groups) == 0 &&
+        !is_looked_at(spec, e / (spec.experts / spec.groups), score, choice_bias)) {
+      e += spec.experts / spec.groups - 1;
+      continue;
+    }
     const float s = choice_bias ? score[e] + choice_bias[e] : score[e];
     if (count == k && !goes_before(s, to[k - 1].weight)) continue;
     std::int64_t at = count < k ? count++ : k - 1;
@@ -89,7 +115,7 @@ void choose_experts(const MixtureSpec& spec, const float* choice_bias, float* pr
     for (std::int64_t e = 0; e < spec.experts; ++e) products[e] /= sum;
   }
   // Products are in the order of their softmax, and keep differences that it rounds away.
-  take_best(products, choice_bias, spec.experts, spec.chosen, to);
+  take_best(spec, products, choice_bias, to);
   if (softmax && !choice_bias)
     weigh_by_softmax(spec, products, to);
   else
@@ -101,12 +127,14 @@ void choose_experts(const MixtureSpec& spec, const float* choice_bias, float* pr
 }
 
 void Mixture::run(const MixtureSpec& spec, const MixtureWeights& weights, Activation activation,
-                  std::int64_t n, const float* x, float* y, RowClass rows) {
+                  std::int64_t n, const float* x, float* y, RowClass rows, const float* router_x) {
   const std::int64_t hidden = weights.router.in;
   for (std::int64_t first = 0; first < n; first += kMixtureRows) {
-    const Call call{
-        spec, weights, activation, std::min(kMixtureRows, n - first), x + first * hidden,
-        rows, hidden};
+    const float* const from = x + first * hidden;
+    const Call call{spec,       weights,
+                    activation, std::min(kMixtureRows, n - first),
+                    from,       router_x ? router_x + first * hidden : from,
+                    rows,       hidden};
     route(call);
     sort_by_expert(call);
     const std::int64_t pairs = call.n * spec.chosen;
@@ -125,13 +153,16 @@ void Mixture::run(const MixtureSpec& spec, const MixtureWeights& weights, Activa
 void Mixture::route(const Call& call) {
   const MixtureSpec& spec = call.spec;
   float* const scores = scores_.floats(call.n * spec.experts);
-  multiply_exactly(call.weights.router, call.n, call.x, scores, call.rows);
+  multiply_exactly(call.weights.router, call.n, call.router_x, scores, call.rows);
   chosen_.resize(index(call.n * spec.chosen));
   constexpr std::int64_t kRows = 32;  // of a task
   parallel_for((call.n + kRows - 1) / kRows, [&](std::int64_t block) {
-    for (std::int64_t i = block * kRows; i < std::min(call.n, (block + 1) * kRows); ++i)
-      choose_experts(spec, call.weights.choice_bias, scores + i * spec.experts,
-                     chosen_.data() + i * spec.chosen);
+    for (std::int64_t i = block * kRows; i < std::min(call.n, (block + 1) * kRows); ++i) {
+      ChosenExpert* const chosen = chosen_.data() + i * spec.chosen;
+      choose_experts(spec, call.weights.choice_bias, scores + i * spec.experts, chosen);
+      if (const float* const of = call.weights.expert_scale)
+        for (std::int64_t k = 0; k < spec.chosen; ++k) chosen[k].weight *= of[chosen[k].expert];
+    }
   });
 }
 

@@ -30,9 +30,10 @@ inline constexpr std::int64_t kMixtureRows = 512;
 
 /// The weights of one mixture, where they lie.
 struct MixtureWeights {
-  Linear router;                       ///< [experts, hidden], of plain floats
-  const float* choice_bias = nullptr;  ///< [experts], or null
-  std::vector<Linear> gate, up, down;  ///< of each expert
+  Linear router;                        ///< [experts, hidden], of plain floats
+  const float* choice_bias = nullptr;   ///< [experts], or null
+  const float* expert_scale = nullptr;  ///< [experts], what results are multiplied by, or null
+  std::vector<Linear> gate, up, down;   ///< of each expert
   Linear shared_gate, shared_up, shared_down, shared_router;  ///< if there are such
 };
 
@@ -53,8 +54,10 @@ void choose_experts(const MixtureSpec& spec, const float* choice_bias, float* pr
 class Mixture {
  public:
   /// y[i] = what the mixture makes of x[i]. \param x [n, hidden] \param y [n, hidden], may be x
+  /// \param router_x [n, hidden], what the router reads; null: x
   void run(const MixtureSpec& spec, const MixtureWeights& weights, Activation activation,
-           std::int64_t n, const float* x, float* y, RowClass rows);
+           std::int64_t n, const float* x, float* y, RowClass rows,
+           const float* router_x = nullptr);
 
  private:
   struct Call {
@@ -62,7 +65,7 @@ class Mixture {
     const MixtureWeights& weights;
     Activation activation;
     std::int64_t n;
-    const float* x;
+    const float *x, *router_x;
     RowClass rows;
     std::int64_t hidden;
   };

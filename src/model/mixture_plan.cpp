@@ -29,7 +29,10 @@ constexpr const char *kQwenRouter = "mlp.gate.weight", *kQwenBias = "mlp.gate.bi
                      *kQwenSharedRouter = "mlp.shared_expert_gate.weight",
                      *kQwenSharedGate = "mlp.shared_expert.gate_proj.weight",
                      *kQwenSharedUp = "mlp.shared_expert.up_proj.weight",
-                     *kQwenSharedDown = "mlp.shared_expert.down_proj.weight";
+                     *kQwenSharedDown = "mlp.shared_expert.down_proj.weight",
+                     *kDeepseekSharedGate = "mlp.shared_experts.gate_proj.weight",
+                     *kDeepseekSharedUp = "mlp.shared_experts.up_proj.weight",
+                     *kDeepseekSharedDown = "mlp.shared_experts.down_proj.weight";
 
 constexpr TensorNames kMixtureTensors[] = {
     {MixtureTensors::qwen, kQwenRouter, kQwenBias, kQwenChoice, "mlp.experts.{}.gate_proj.weight",
@@ -55,6 +58,17 @@ constexpr TensorNames kMixtureTensors[] = {
     {MixtureTensors::stacked, kQwenRouter, kQwenBias, kQwenChoice, "mlp.experts.gate_proj.weight",
      "mlp.experts.up_proj.weight", nullptr, "mlp.experts.down_proj.weight", kQwenSharedRouter,
      kQwenSharedGate, kQwenSharedUp, nullptr, kQwenSharedDown},
+    {MixtureTensors::gemma, "router.proj.weight", "router.proj.bias",
+     "router.e_score_correction_bias", nullptr, nullptr, "experts.gate_up_proj",
+     "experts.down_proj", kQwenSharedRouter, kQwenSharedGate, kQwenSharedUp, nullptr,
+     kQwenSharedDown},
+    {MixtureTensors::deepseek, kQwenRouter, kQwenBias, kQwenChoice,
+     "mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight", nullptr,
+     "mlp.experts.{}.down_proj.weight", kQwenSharedRouter, kDeepseekSharedGate, kDeepseekSharedUp,
+     nullptr, kDeepseekSharedDown},
+    {MixtureTensors::deepseek_fused, kQwenRouter, kQwenBias, kQwenChoice, nullptr, nullptr,
+     "mlp.experts.gate_up_proj", "mlp.experts.down_proj", kQwenSharedRouter, kDeepseekSharedGate,
+     kDeepseekSharedUp, nullptr, kDeepseekSharedDown},
 };
 
 const TensorNames& names_of(MixtureTensors which) {
@@ -175,7 +189,9 @@ void find_mixture_tensors(const TensorSource& tensors, ModelConfig& config) {
   };
   const auto count = [&](MixtureTensors which) {
     const TensorNames& names = names_of(which);
-    return has(names.router) + has(names.gate) + has(names.gate_up) + has(names.down);
+    const bool shared = first->mixture.shared_width > 0;
+    return has(names.router) + has(names.gate) + has(names.gate_up) + has(names.down) +
+           (shared ? has(names.shared_down) : 0);
   };
   // Of as many the family's own: a message then names what its files usually have.
   MixtureTensors best = first->mixture.tensors;

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "causal_attention.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/episodic_attention.hpp"
@@ -133,10 +135,12 @@ void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCall
     sliding = std::make_shared<CausalState>(c);
   memory->keep_beside(sliding);  // which takes over what was kept of them
   std::vector<std::shared_ptr<AttentionSlot>> slots;
-  std::size_t next = 0;
   for (std::int64_t l = 0; l < c.n_layers; ++l) {
-    if (next < served.size() && served[next] == l)
-      slots.push_back(std::make_shared<EpisodicAttention>(memory, next++, model.sink_logits(l)));
+    const std::int64_t shares = c.layers[static_cast<std::size_t>(l)].keys_of;
+    const auto at = std::find(served.begin(), served.end(), shares >= 0 ? shares : l);
+    if (at != served.end())
+      slots.push_back(std::make_shared<EpisodicAttention>(memory, at - served.begin(),
+                                                          model.sink_logits(l), shares >= 0));
     else if (c.layers[static_cast<std::size_t>(l)].mixer != Mixer::attention)
       slots.push_back(nullptr);
     else

@@ -14,11 +14,14 @@ struct WithTextPart {
   bool tied;              // where nothing says it
 };
 constexpr WithTextPart kModels[] = {{"gemma3", "gemma3_text", true},
+                                    {"gemma4", "gemma4_text", true},
                                     {"mistral3", "mistral", true},
                                     {"qwen3_5", "qwen3_5_text", false},
                                     {"qwen3_5_moe", "qwen3_5_moe_text", false}};
 // "mtp" guesses further tokens
-constexpr const char* kParts[] = {"vision_tower", "multi_modal_projector", "visual", "mtp"};
+constexpr const char* kParts[] = {"vision_tower", "multi_modal_projector", "embed_vision",
+                                  "audio_tower",  "embed_audio",           "visual",
+                                  "mtp"};
 
 }  // namespace
 

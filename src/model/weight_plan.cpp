@@ -31,6 +31,12 @@ class Planner {
   std::vector<WeightEntry> plan() {
     const std::int64_t vocab = c_.vocab_size, hidden = c_.hidden_size;
     add(Role::embedding, weight_of(Role::embedding), {vocab, hidden});
+    if (const std::int64_t width = c_.per_layer_width; width > 0) {
+      const std::int64_t all = c_.n_layers * width;
+      linear(Role::per_layer_embedding, c_.per_layer_vocab, all, false);
+      linear(Role::per_layer_model, all, hidden, false);
+      norm(Role::per_layer_model_norm, Role::per_layer_model_norm, width);
+    }
     for (layer_ = 0; layer_ < c_.n_layers; ++layer_) add_layer();
     layer_ = -1;
     prefix_.clear();
@@ -57,32 +63,55 @@ class Planner {
       linear(Role::conv_out, hidden, hidden, s.conv_bias);
     } else if (s.mixer == Mixer::recurrence) {
       add_recurrence(s.recurrence);
+    } else if (s.latent) {
+      add_latent(s);
     } else if (s.fused_qkv) {
       fused(prefix_ + "self_attn.qkv_proj", hidden, s.qkv_bias,
             {{Role::q, q}, {Role::k, kv}, {Role::v, kv}});
     } else {
       linear(Role::q, s.q_rows(), hidden, s.qkv_bias);
-      linear(Role::k, kv, hidden, s.qkv_bias);
-      linear(Role::v, kv, hidden, s.qkv_bias);
+      if (s.keys_of < 0) linear(Role::k, kv, hidden, s.qkv_bias);
+      if (s.keys_of < 0 && !s.keys_are_values) linear(Role::v, kv, hidden, s.qkv_bias);
     }
     if (s.qk_norm != QkNorm::none) {
       const bool row = s.qk_norm == QkNorm::row;
       norm(Role::q_norm, Role::q_norm, row ? q : s.head_dim);
-      norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
+      if (s.keys_of < 0) norm(Role::k_norm, Role::k_norm, row ? kv : s.head_dim);
     }
     if (s.sink_logits)  // not behind ".weight"
       add(Role::sink_logits, prefix_ + info_of(Role::sink_logits).hugging_face, {s.n_heads});
-    if (s.mixer == Mixer::attention) linear(Role::o, hidden, q, s.o_bias);
+    if (s.mixer == Mixer::attention)
+      linear(Role::o, hidden, s.latent ? s.n_heads * s.latent.value : q, s.o_bias);
     if (s.norms != NormPlace::before)
       norm(Role::attended_norm, Role::attended_norm, hidden);
     else if (!s.parallel)
       norm(Role::feed_norm, Role::attended_norm, hidden);
     if (s.norms == NormPlace::both) norm(Role::feed_norm, Role::feed_norm, hidden);
-    if (s.mixture)
-      plan_mixture(s.mixture, hidden, layer_, prefix_, entries_);
-    else
-      add_dense(s);
+    if (s.mixture) plan_mixture(s.mixture, hidden, layer_, prefix_, entries_);
+    if (s.dense_beside) add_beside(s);
+    if (!s.mixture || s.dense_beside) add_dense(s);
     if (s.norms != NormPlace::before) norm(Role::fed_norm, Role::fed_norm, hidden);
+    if (const std::int64_t width = c_.per_layer_width; width > 0) {
+      linear(Role::per_layer_gate, width, hidden, false);
+      linear(Role::per_layer_out, hidden, width, false);
+      norm(Role::per_layer_norm, Role::per_layer_norm, hidden);
+    }
+    if (s.layer_scalar) add(Role::layer_scalar, tensor_of(Role::layer_scalar), {1});
+  }
+
+  void add_latent(const LayerSpec& s) {
+    const LatentSpec& l = s.latent;
+    const std::int64_t hidden = c_.hidden_size, queries = s.n_heads * l.query();
+    if (l.q_rank > 0) {
+      linear(Role::q_down, l.q_rank, hidden, l.bias);
+      norm(Role::q_down_norm, Role::q_down_norm, l.q_rank);
+      linear(Role::q_up, queries, l.q_rank, false);
+    } else {
+      linear(Role::q, queries, hidden, false);
+    }
+    linear(Role::kv_down, l.width(), hidden, l.bias);
+    norm(Role::kv_down_norm, Role::kv_down_norm, l.rank);
+    linear(Role::kv_up, s.n_heads * (l.still + l.value), l.rank, false);
   }
 
   /// Of Mamba2 the products are rows of one tensor.
@@ -120,6 +149,15 @@ class Planner {
     linear(Role::down, hidden, inner, s.mlp_bias);
     if (s.activation == Activation::xielu)
       for (const Role role : kXieluRoles) number(role);
+  }
+
+  /// What a mixture beside a dense network has besides.
+  void add_beside(const LayerSpec& s) {
+    const std::int64_t hidden = c_.hidden_size;
+    add(Role::router_scale, tensor_of(Role::router_scale), {hidden});  // not behind ".weight"
+    add(Role::expert_scale, tensor_of(Role::expert_scale), {s.mixture.experts});
+    for (const Role role : {Role::dense_norm, Role::expert_in_norm, Role::expert_norm})
+      norm(role, role, hidden);
   }
 
   void add(Role role, const std::string& tensor, const std::vector<std::int64_t>& shape,
@@ -181,6 +219,20 @@ class Planner {
   std::vector<WeightEntry> entries_;
 };
 
+/// "model.layers.12.": 12
+bool layer_of(std::string_view name, std::int64_t& layer) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  name.remove_prefix(kLayers.size());
+  return std::from_chars(name.data(), name.data() + name.size(), layer).ec == std::errc();
+}
+
+/// Of a layer behind the last, which drafts tokens and has no part in their logits.
+bool is_drafting(std::string_view name, const ModelConfig& c) {
+  std::int64_t layer = 0;
+  return layer_of(name, layer) && layer >= c.n_layers && layer < c.n_layers + c.drafting_layers;
+}
+
 bool has_output_gates(const ModelConfig& c) {
   return std::any_of(c.layers.begin(), c.layers.end(),
                      [](const LayerSpec& layer) { return layer.output_gate; });
@@ -196,7 +248,7 @@ bool harmless(const std::string& name, const ModelConfig& c) {
   return ends_with("rotary_emb.inv_freq") || ends_with("rotary_emb.cos_cached") ||
          ends_with("rotary_emb.sin_cached") || ends_with("self_attn.masked_bias") ||
          (has_output_gates(c) && name.starts_with("mtp.")) ||  // Qwen's guesses of further tokens
-         (c.tie_word_embeddings && name == "lm_head.weight");
+         (c.tie_word_embeddings && name == "lm_head.weight") || is_drafting(name, c);
 }
 
 /// Matrices are multiplied as they lie; norms and biases are read as numbers.
@@ -298,14 +350,6 @@ class Mismatch {
     if (role == Role::mix_conv) return "mamba_conv_bias";
     if (info_of(role).block == WeightBlock::recurrence) return "mamba_proj_bias";
     return info_of(role).block == WeightBlock::feed_forward ? "mlp_bias" : "attention_bias";
-  }
-
-  /// "model.layers.12.": 12
-  static bool layer_of(std::string_view name, std::int64_t& layer) {
-    constexpr std::string_view kLayers = "model.layers.";
-    if (!name.starts_with(kLayers)) return false;
-    name.remove_prefix(kLayers.size());
-    return std::from_chars(name.data(), name.data() + name.size(), layer).ec == std::errc();
   }
 
   const ModelConfig& c_;

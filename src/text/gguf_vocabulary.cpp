@@ -181,12 +181,23 @@ text::IdMerges merges_by_score(const GgufVocabulary& v, const std::vector<std::s
   return {std::move(ways), tokens};
 }
 
-Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tokens) {
-  if (v.scores.size() != tokens.size())
+/// The merges as the file lists them.
+Json listed_merges(const GgufVocabulary& v) {
+  if (v.merges.empty()) fail(v, "merges", "is missing; convert the file again");
+  Json merges = Json::array();
+  for (const std::string_view merge : v.merges) merges.push_back(std::string(merge));
+  return merges;
+}
+
+/// SentencePiece's spaces and bytes. \param listed merges are in the file (Gemma 4); else they
+/// follow from the scores
+Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tokens, bool listed) {
+  if (!listed && v.scores.size() != tokens.size())
     fail(v, "scores", fmt::format("has {} entries for {} tokens", v.scores.size(), tokens.size()));
-  if (std::any_of(v.scores.begin(), v.scores.end(), [](double s) { return std::isnan(s); }))
+  if (!listed &&
+      std::any_of(v.scores.begin(), v.scores.end(), [](double s) { return std::isnan(s); }))
     fail(v, "scores", "holds something that is no number");
-  const bool prefix = v.add_space_prefix.value_or(true);
+  const bool prefix = v.add_space_prefix.value_or(!listed);
   const Json literal_space = {{"String", " "}}, literal_mark = {{"String", text::kSpaceMark}};
   Json normalizers = Json::array();
   if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", text::kSpaceMark}});
@@ -201,6 +212,7 @@ Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tok
                 {"byte_fallback", true},
                 {"fuse_unk", true},
                 {"vocab", vocabulary_of(tokens)}};
+  if (listed) model["merges"] = listed_merges(v);
   if (v.unknown >= 0) model["unk_token"] = tokens[static_cast<std::size_t>(v.unknown)];
   return {{"added_tokens", added_tokens(v, tokens)},
           {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
@@ -211,9 +223,7 @@ Json sentence_piece(const GgufVocabulary& v, const std::vector<std::string>& tok
 }
 
 Json byte_level(const GgufVocabulary& v, const Rule& rule, const std::vector<std::string>& tokens) {
-  if (v.merges.empty()) fail(v, "merges", "is missing; convert the file again");
-  Json merges = Json::array();
-  for (const std::string_view merge : v.merges) merges.push_back(std::string(merge));
+  const Json merges = listed_merges(v);
   Json stages = Json::array();
   if (rule.digits) stages.push_back({{"type", "Digits"}, {"individual_digits", true}});
   if (rule.pattern != nullptr)
@@ -244,16 +254,19 @@ std::unique_ptr<Tokenizer> make_tokenizer(const GgufVocabulary& vocabulary) {
   v.types = text::corrected_types(v.tokens, std::move(v.types));
   const std::vector<std::string> tokens = unique_tokens(v);
   const bool scores = v.model == "llama";
-  if (!scores && v.model != "gpt2")
-    fail(v, "model", fmt::format("= '{}' is not supported; supported are: llama, gpt2", v.model));
-  const Rule* rule = scores ? nullptr : &rule_of(v);
+  const bool listed = v.model == "gemma4";
+  if (!scores && !listed && v.model != "gpt2")
+    fail(v, "model",
+         fmt::format("= '{}' is not supported; supported are: llama, gpt2, gemma4", v.model));
+  const bool pieces = scores || listed;
+  const Rule* rule = pieces ? nullptr : &rule_of(v);
   try {
-    const Json json = scores ? sentence_piece(v, tokens) : byte_level(v, *rule, tokens);
+    const Json json = pieces ? sentence_piece(v, tokens, listed) : byte_level(v, *rule, tokens);
     const auto merges = scores ? std::optional(merges_by_score(v, tokens)) : std::nullopt;
     text::TokenizerParts parts = text::read_parts(v.file, json, merges ? &*merges : nullptr);
     parts.bos = v.bos;
     parts.eos = v.eos;
-    if (v.bos >= 0 && v.add_bos.value_or(scores || rule->add_bos)) parts.prefix = {v.bos};
+    if (v.bos >= 0 && v.add_bos.value_or(pieces || rule->add_bos)) parts.prefix = {v.bos};
     if (v.eos >= 0 && v.add_eos.value_or(false)) parts.suffix = {v.eos};
     return std::make_unique<text::HfTokenizer>(std::move(parts));
   } catch (const FileError&) {

@@ -13,6 +13,7 @@
 #include "compare_events.hpp"
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/host_only.hpp"
 #include "episodic/model/recurrent_state.hpp"
 #include "reading.hpp"
 
@@ -41,6 +42,7 @@ class StoryReader {
         tokenizer_(engine_->tokenizer()) {
     const ModelConfig& c = engine_->config();
     require_attention_in_all_layers(c, "compare-events");
+    require_no_host_only_part(c, "compare-events");
     for (const LayerSpec& layer : c.layers)
       if (layer.n_kv_heads != c.n_kv_heads || layer.head_dim != c.head_dim)
         throw ConfigError(

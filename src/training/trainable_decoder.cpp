@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/host_only.hpp"
 #include "episodic/model/memory_layers.hpp"
 #include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/safetensors.hpp"
@@ -118,6 +119,7 @@ void require_trainable(const ModelConfig& c) {
                     "of another family",
                     c.model_type, what));
   };
+  if (const std::string part = host_only_part(c); !part.empty()) refuse(part.c_str());
   if (c.layer_norm) refuse("LayerNorms");
   if (c.query_scale.beta != 0) refuse("queries that grow with their position");
   for (const LayerSpec& layer : c.layers) {

@@ -40,6 +40,8 @@ void put(GgufWriter& w, const std::string& key, const Json& value) {
     w.put(key, value.get<float>());
   else if (value[0].is_boolean())
     w.put_array(key, GgufWriter::boolean, value.get<std::vector<std::uint8_t>>());
+  else if (value[0].is_number_integer())
+    w.put_array(key, GgufWriter::u32, value.get<std::vector<std::uint32_t>>());
   else
     w.put_array(key, GgufWriter::f32, value.get<std::vector<float>>());
 }
@@ -118,6 +120,49 @@ TEST_CASE("families: a GGUF file that lacks what its architecture needs is refus
       mentions(error_of("ministral3", "rope.scaling.type"), "attention.temperature_scale = 0.4"));
   REQUIRE(mentions(error_of("nemotron", "attention.layer_norm_epsilon"), "layer_norm_epsilon"));
   REQUIRE(mentions(error_of("cohere2", "attention.sliding_window"), "attention.sliding_window"));
+  for (const char* key : {"attention.key_length", "attention.key_length_swa", "block_count",
+                          "attention.head_count_kv", "feed_forward_length", "embedding_length",
+                          "attention.sliding_window", "attention.layer_norm_rms_epsilon"})
+    REQUIRE(mentions(error_of("gemma4", key), std::string("gemma4.") + key));
+  REQUIRE(mentions(error_of("gemma4_moe", "expert_used_count"), "gemma4.expert_used_count"));
+  REQUIRE(mentions(error_of("gemma4_moe", "expert_feed_forward_length"),
+                   "gemma4.expert_feed_forward_length"));
+}
+
+TEST_CASE("gemma 4: a GGUF file that contradicts itself is refused by key or tensor") {
+  const TempDir dir;
+  const auto refused = [&](const auto& change) {
+    for (Json c : cases())
+      if (c["name"] == "gemma4") {
+        change(c);
+        dir.write("m.gguf", file_of(c));
+        return refusal<FileError>([&] { Decoder::load(dir / "m.gguf"); });
+      }
+    return std::string("no such case");
+  };
+  const auto set = [](const char* key, const Json& value) {
+    return [key, value](Json& c) { c["values"][key] = value; };
+  };
+  CHECK(mentions(refused(set("attention.shared_kv_layers", 7)), "attention.shared_kv_layers = 7"));
+  CHECK(mentions(refused(set("attention.value_length", 8)), "attention.value_length"));
+  CHECK(mentions(refused(set("rope.dimension_count_swa", 4)), "rope.dimension_count_swa"));
+  CHECK(mentions(refused(set("feed_forward_length", Json{36, 36, 36, 40, 72, 72, 72})),
+                 "feed_forward_length = 40 of layer 3"));
+  CHECK(mentions(refused(set("feed_forward_length", Json{36, 36})), "feed_forward_length"));
+  CHECK(mentions(refused(set("attention.head_count_kv", Json{2, 2, 1, 2, 2, 2, 2})),
+                 "attention.head_count_kv differs between sliding layers"));
+  CHECK(mentions(refused([](Json& c) { c["floats"].erase("rope_freqs.weight"); }),
+                 "rope_freqs.weight is missing"));
+  CHECK(mentions(refused([](Json& c) { c["floats"]["rope_freqs.weight"][1] = 2.5; }),
+                 "holds 2.5 for pair 1"));
+  CHECK(mentions(refused([](Json& c) { c["tensors"].erase("per_layer_token_embd.weight"); }),
+                 "per_layer_token_embd.weight"));
+  CHECK(mentions(refused([](Json& c) { c["tensors"].erase("blk.3.layer_output_scale.weight"); }),
+                 "model.layers.3.layer_scalar"));
+  CHECK(mentions(refused([](Json& c) {
+                   c["tensors"]["blk.1.attn_q.scale"] = {"model.norm.weight", 0, 0};
+                 }),
+                 "blk.1.attn_q.scale"));
 }
 
 }  // namespace families_gguf_test

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "episodic/base/error.hpp"
+#include "episodic/model/host_only.hpp"
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/patch.hpp"
 #include "episodic/model/quantize.hpp"
@@ -86,7 +87,8 @@ TEST_CASE("families: as GGUF files they give the reference's logits", "[proof]")
                                        [](const LayerSpec& l) { return bool(l.mixture); });
     if (!has_words || (experts > 0 && experts < opened.config.n_layers)) continue;
     const std::filesystem::path file = scratch / (dir.filename().string() + ".gguf");
-    if (std::any_of(opened.config.layers.begin(), opened.config.layers.end(),
+    if (!host_only_part(opened.config).empty() ||
+        std::any_of(opened.config.layers.begin(), opened.config.layers.end(),
                     [](const LayerSpec& l) { return bool(l.recurrence); })) {  // read, not written
       REQUIRE(mentions(refusal<ConfigError>([&] { write_gguf(opened, file); }),
                        opened.config.model_type));

@@ -95,7 +95,8 @@ TEST_CASE("weight plan: names, products and adapters come from the table of role
     }
   }
   // names of their own
-  for (const char* family : {"gpt_oss", "lfm2", "qwen3_5", "granite4"})
+  for (const char* family :
+       {"gpt_oss", "lfm2", "qwen3_5", "granite4", "gemma4", "gemma4_moe", "deepseek_v3"})
     for (const WeightEntry& e : weight_plan(open_model(kFamilies / family).config))
       seen.insert(e.role);
   // together they have a weight of each role, but for those of an activation

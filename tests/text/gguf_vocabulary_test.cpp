@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <deque>
 #include <iterator>
+#include <map>
 #include <sstream>
 
 #include "support/refusal.hpp"
@@ -176,6 +177,60 @@ TEST_CASE("vocabulary of a GGUF file: pieces join by their scores") {
   w.v.add_eos = true;
   w.v.add_space_prefix = false;
   CHECK(make_tokenizer(w.v)->encode("abc") == Ids{id("a"), id("bc"), 2});
+}
+
+TEST_CASE("vocabulary of a GGUF file: Gemma 4's is that of its tokenizer.json") {
+  // pieces with bytes, in the form that Gemma's tokenizer.json has
+  Json json = tokenizer_named("llama2");
+  const Json space = {{"String", " "}}, mark = {{"String", "\xe2\x96\x81"}};
+  json["normalizer"] = {{"type", "Replace"}, {"pattern", space}, {"content", "\xe2\x96\x81"}};
+  json["pre_tokenizer"] = {
+      {"type", "Split"}, {"pattern", space}, {"behavior", "MergedWithPrevious"}, {"invert", false}};
+  json["post_processor"] = nullptr;
+  json["decoder"] = {{"type", "Sequence"},
+                     {"decoders",
+                      {{{"type", "Replace"}, {"pattern", mark}, {"content", " "}},
+                       {{"type", "ByteFallback"}},
+                       {{"type", "Fuse"}}}}};
+  for (Json& token : json["added_tokens"]) {
+    token["lstrip"] = token["rstrip"] = token["single_word"] = false;  // what no GGUF file says
+    token["special"] = true;  // as what ends an answer is in one, whatever its type
+  }
+  const std::unique_ptr<Tokenizer> wanted = load(json);
+
+  Vocabulary w;
+  w.v.file = "m.gguf";
+  w.v.model = "gemma4";
+  w.v.unknown = 0;
+  w.v.add_space_prefix = false;
+  w.v.add_bos = false;
+  std::map<std::int64_t, std::string> tokens;
+  for (const auto& [token, id] : json["model"]["vocab"].items()) tokens[id] = token;
+  std::map<std::int64_t, std::int64_t> added;
+  for (const Json& token : json["added_tokens"]) {
+    tokens[token["id"]] = token["content"];
+    added[token["id"]] = token["special"] ? 3 : 4;
+  }
+  for (const auto& [id, token] : tokens) {
+    REQUIRE(id == static_cast<std::int64_t>(w.v.tokens.size()));  // none is left out
+    w.add(token, added.contains(id) ? added[id] : token.starts_with("<0x") ? 6 : 1);
+  }
+  for (const Json& merge : json["model"]["merges"])
+    w.merge(merge.is_string() ? merge.get<std::string>()
+                              : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  const std::unique_ptr<Tokenizer> made = make_tokenizer(w.v);
+  int texts = 0;
+  for (const Json& one : vectors()["texts"]) {
+    const std::string text = one.get<std::string>();
+    INFO(text);
+    const auto ids = wanted->encode(text);
+    REQUIRE(made->encode(text) == ids);
+    REQUIRE(made->decode(ids) == wanted->decode(ids));
+    ++texts;
+  }
+  REQUIRE(texts > 20);
+  w.v.merges.clear();
+  REQUIRE(mentions(refusal<FileError>([&] { make_tokenizer(w.v); }), "tokenizer.ggml.merges"));
 }
 
 TEST_CASE("vocabulary of a GGUF file: entries that fill up a vocabulary") {

@@ -77,6 +77,14 @@ class HostMemory : public SequenceMemory {
     const float* sink_logits = nullptr;
   };
   void attend(std::int64_t layer, const LayerStep& step);
+  /// Once more a layer that has attended in this step, with the queries of a layer of the model
+  /// that has no keys of its own and uses those (Gemma 4). It sees the same window and the events
+  /// that the layer recalled by its own queries. What keys and events receive here counts for
+  /// nothing: relevance, representatives and retention are of the layer's own queries, and the
+  /// attention hook is not called; the recall hook is, for the weights of these queries. \throws
+  /// DataError as attend, and for a layer that has not attended yet
+  void attend_again(std::int64_t layer, const TensorView& q, const MutableTensorView& out,
+                    const float* maybe_sink_logits = nullptr);
   /// The same of packed rows of float32 before rotary embedding, whose sizes follow from the step
   /// that is open.
   void attend(std::int64_t layer, const float* q, const float* k, const float* v, float* out);

@@ -29,7 +29,8 @@ class AttentionSlot {
   ///        float32 in host memory, unless the slot takes others (EpisodicAttention,
   ///        DeviceAttention)
   ///        From a Decoder q is the model's own times LayerSpec::scale * sqrt(d), which leaves
-  ///        1 / sqrt(d) to the slot, whatever the model scales its scores by
+  ///        1 / sqrt(d) to the slot, whatever the model scales its scores by. Of a layer that
+  ///        attends to an earlier layer's keys (LayerSpec::keys_of) k and v are [n, 0, d]
   /// \param out [n, H, d], written; of q's dtype and memory
   /// \throws DataError naming what it does not take
   virtual void forward(const TensorView& q, const TensorView& k, const TensorView& v,

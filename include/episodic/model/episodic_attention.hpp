@@ -18,9 +18,11 @@ class EpisodicAttention final : public AttentionSlot {
  public:
   /// \param layer number of the layer in the memory
   /// \param sink_logits of the layer's heads, as AttendInput::sink_logits; empty: none
+  /// \param again the slot is of a later layer of the model, which attends to the keys and values
+  ///        of that one (HostMemory::attend_again); its k and v have no heads
   /// \throws ConfigError for a layer that the memory has not, or another number of them
   EpisodicAttention(std::shared_ptr<EpisodicMemory> memory, std::int64_t layer,
-                    std::vector<float> sink_logits = {});
+                    std::vector<float> sink_logits = {}, bool again = false);
 
   /// Takes q, k, v and out of any strides (parts of a fused projection) in float32, bfloat16 or
   /// float16, in host memory, and reads and writes them where they lie; computes in float32.
@@ -32,6 +34,7 @@ class EpisodicAttention final : public AttentionSlot {
   std::shared_ptr<EpisodicMemory> memory_;
   std::int64_t layer_;
   std::vector<float> sink_logits_;
+  bool again_;
 };
 
 /// The memory as the sequence state of a decoder, with what keeps the layers that it does not

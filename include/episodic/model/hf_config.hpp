@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "episodic/model/latent_spec.hpp"
 #include "episodic/model/mixture_spec.hpp"
 #include "episodic/model/recurrence_spec.hpp"
 #include "episodic/model/rope.hpp"
@@ -53,7 +54,14 @@ struct LayerSpec {
   Mixer mixer = Mixer::attention;
   std::int64_t conv_taps = 0;  ///< of a short convolution: tokens that it sees, its own the last
   bool conv_bias = false;      ///< of the convolution and of the products around it
-  RecurrenceSpec recurrence;   ///< in place of attention
+  /// The earlier layer whose keys and values it attends to, with queries of its own; -1: its own.
+  std::int64_t keys_of = -1;
+  bool keys_are_values = false;  ///< its values are what its keys are before their norm
+  bool value_norm = false;       ///< RMS norm of each head's values, without factors
+  bool dense_beside = false;     ///< a dense network is beside the mixture (Gemma 4)
+  LatentSpec latent;             ///< in place of products of heads; n_kv_heads is then 1
+  bool layer_scalar = false;     ///< behind the layer the residual stream is multiplied by a number
+  RecurrenceSpec recurrence;     ///< in place of attention
   /// What attention gives is multiplied by a sigmoid of as many numbers, which lie behind each
   /// head's query in the rows of q.
   bool output_gate = false;
@@ -78,7 +86,8 @@ struct ModelConfig {
   std::string model_type;
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0;
   std::int64_t n_layers = 0;
-  std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0;  ///< of every layer
+  /// Of every layer; where they differ, of those that a memory serves.
+  std::int64_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   std::int64_t max_positions = 0;   ///< window the model was trained for; 0 if not said
   double rms_norm_eps = 1e-6;       ///< of LayerNorms too
   bool layer_norm = false;          ///< the norms of rows subtract the mean first (LayerNorm)
@@ -89,7 +98,11 @@ struct ModelConfig {
   double logit_multiplier = 1;      ///< of the logits, before their cap (Granite)
   double logit_soft_cap = 0;        ///< logits x become cap * tanh(x / cap); 0: as they are
   bool tie_word_embeddings = false;
+  std::int64_t drafting_layers = 0;  ///< behind the last layer in the file, and left out
   QueryScale query_scale;
+  /// Each layer has an input of this width that follows from the token alone (Gemma 4's per-layer
+  /// embeddings), of a table of so many tokens; 0: there is none.
+  std::int64_t per_layer_width = 0, per_layer_vocab = 0;
   /// Rows of q and k are in GGUF's order, where Hugging Face's has the pairs half a head apart.
   bool pairs_moved = false;
   /// Hugging Face's names of weights that are not those of weight_roles.hpp.
@@ -113,6 +126,8 @@ struct ModelConfig {
 
   /// Layers that a memory serves, in order: those of full attention where a model mixes them with
   /// sliding windows (which need no memory of what has left them), else all that have attention.
+  /// Those that attend to another layer's keys (LayerSpec::keys_of) are none of them: they attend
+  /// through that layer's.
   std::vector<std::int64_t> memory_layers() const;
 };
 

@@ -24,6 +24,9 @@ enum class MixtureTensors : std::uint8_t {
   fused,          ///< the same as transformers 5 holds it in memory
   granite_fused,  ///< the same under Granite's names
   stacked,        ///< all experts in one tensor for each product (GGUF, gpt-oss)
+  gemma,          ///< as fused, beside a dense network
+  deepseek,       ///< as qwen, but for the shared expert's names
+  deepseek_fused,
 };
 
 /// The mixture of a layer. For each token the router scores all experts, the best `chosen` compute,
@@ -39,7 +42,11 @@ struct MixtureSpec {
   RouterScoring scoring = RouterScoring::softmax;
   RouterBias bias = RouterBias::none;
   MixtureTensors tensors = MixtureTensors::qwen;
-  double scaling = 1;        ///< of the weights
+  double scaling = 1;  ///< of the weights
+  /// Experts in so many groups side by side, and how many of those are looked at: the ones of the
+  /// largest sum of their two best scores, or of the best score; 0: all experts are.
+  std::int64_t groups = 0, chosen_groups = 0;
+  bool group_by_two = false;
   bool expert_bias = false;  ///< products of the experts have biases
   /// Above 0 an expert computes (u + 1) * g * sigmoid(slope * g) of its gate g and its up u, in
   /// place of the layer's activation: g at most `limit`, u within `limit` either way (gpt-oss).

@@ -11,23 +11,34 @@
 
 namespace episodic {
 
-/// What a weight is for. Those from input_norm to shared_down are of one layer.
+/// What a weight is for. Those from input_norm to layer_scalar are of one layer.
 enum class WeightRole : std::uint8_t {
-  embedding,      ///< [vocab, hidden]
-  input_norm,     ///< [hidden], on what attention reads
-  attended_norm,  ///< [hidden], on what attention adds
-  feed_norm,      ///< [hidden], on what the feed-forward network reads
-  fed_norm,       ///< [hidden], on what it adds
-  q_norm,         ///< [head_dim], or [heads * head_dim] for QkNorm::row
-  k_norm,         ///< the same for keys
-  sink_logits,    ///< [heads], a score of each head that every query meets beside its keys
+  embedding,  ///< [vocab, hidden]
+  // of inputs that each layer has beside the residual stream (ModelConfig::per_layer_width):
+  per_layer_embedding,   ///< [vocab, layers * width]
+  per_layer_model,       ///< [layers * width, hidden], of what the embedding gives
+  per_layer_model_norm,  ///< [width], on each layer's part of that
+  input_norm,            ///< [hidden], on what attention reads
+  attended_norm,         ///< [hidden], on what attention adds
+  feed_norm,             ///< [hidden], on what the feed-forward network reads
+  fed_norm,              ///< [hidden], on what it adds
+  q_norm,                ///< [head_dim], or [heads * head_dim] for QkNorm::row
+  k_norm,                ///< the same for keys
+  sink_logits,           ///< [heads], a score of each head that every query meets beside its keys
   q,
   k,
-  v,         ///< [heads * head_dim, hidden]; of q twice as many rows where attention has a gate
-  o,         ///< [hidden, heads * head_dim]
-  conv_in,   ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
-  conv,      ///< [hidden, 1, taps]
-  conv_out,  ///< [hidden, hidden]
+  v,  ///< [heads * head_dim, hidden]; of q twice as many rows where attention has a gate
+  o,  ///< [hidden, heads * head_dim]
+  // of latent attention (LatentSpec), in place of k and v, and where queries have two, of q:
+  q_down,        ///< [q_rank, hidden]
+  q_down_norm,   ///< [q_rank]
+  q_up,          ///< [heads * query, q_rank]
+  kv_down,       ///< [rank + turning, hidden]
+  kv_down_norm,  ///< [rank]
+  kv_up,         ///< [heads * (still + value), rank]: of each head its keys' rows, then its values'
+  conv_in,       ///< [3 * hidden, hidden]: of a short convolution, which a layer has for attention
+  conv,          ///< [hidden, 1, taps]
+  conv_out,      ///< [hidden, hidden]
   // of a recurrence (RecurrenceSpec), which a layer has for attention:
   mix_in,         ///< [channels, hidden]: q, k, v
   mix_gate,       ///< [values, hidden]
@@ -54,9 +65,19 @@ enum class WeightRole : std::uint8_t {
   xielu_alpha_p,
   xielu_alpha_n,
   xielu_beta,
-  xielu_eps,   ///< one number each
-  final_norm,  ///< [hidden]
-  head,        ///< [vocab, hidden]; of a tied model the embedding's tensor
+  xielu_eps,  ///< one number each
+  // where a dense network is beside the mixture:
+  router_scale,    ///< [hidden], on what the router reads
+  expert_scale,    ///< [experts], of their results
+  dense_norm,      ///< [hidden], on what the dense network adds
+  expert_in_norm,  ///< [hidden], on what the experts read
+  expert_norm,     ///< [hidden], on what they add
+  per_layer_gate,  ///< [width, hidden]: of a layer's own input
+  per_layer_out,   ///< [hidden, width]
+  per_layer_norm,  ///< [hidden], on what that adds
+  layer_scalar,    ///< one number
+  final_norm,      ///< [hidden]
+  head,            ///< [vocab, hidden]; of a tied model the embedding's tensor
 };
 
 /// The parameters of xIELU: tensors of one number each, whose names end without ".weight".
@@ -73,10 +94,12 @@ struct WeightName {
 enum class WeightBlock : std::uint8_t {
   vocabulary,
   attention,
+  latent,
   convolution,
   recurrence,
   feed_forward,
   mixture,
+  per_layer,
   output
 };
 
@@ -94,9 +117,17 @@ struct WeightRoleInfo {
 /// In the order of WeightRole. With norms on both sides of a block, LLaMA's name for the norm
 /// before the feed-forward network is that of the norm behind attention (weight_plan.cpp). Names of
 /// a mixture's tensors are those of Qwen; others are rows of kMixtureTensors (mixture_plan.cpp).
-inline constexpr std::array<WeightRoleInfo, 42> kWeightRoles{{
+inline constexpr std::array<WeightRoleInfo, 60> kWeightRoles{{
     {WeightRole::embedding, "embedding", "model.embed_tokens", "token_embd",
      WeightBlock::vocabulary, false, false, "vocab_size and hidden_size"},
+    {WeightRole::per_layer_embedding, "per_layer_embedding", "model.embed_tokens_per_layer",
+     "per_layer_token_embd", WeightBlock::vocabulary, false, false,
+     "vocab_size_per_layer_input, num_hidden_layers and hidden_size_per_layer_input"},
+    {WeightRole::per_layer_model, "per_layer_model", "model.per_layer_model_projection",
+     "per_layer_model_proj", WeightBlock::per_layer, true, false,
+     "num_hidden_layers, hidden_size_per_layer_input and hidden_size"},
+    {WeightRole::per_layer_model_norm, "per_layer_model_norm", "model.per_layer_projection_norm",
+     "per_layer_proj_norm", WeightBlock::per_layer, false, false, "hidden_size_per_layer_input"},
     {WeightRole::input_norm, "input_norm", "input_layernorm", "attn_norm", WeightBlock::attention,
      false, false, "hidden_size"},
     {WeightRole::attended_norm, "attended_norm", "post_attention_layernorm", "post_attention_norm",
@@ -119,6 +150,18 @@ inline constexpr std::array<WeightRoleInfo, 42> kWeightRoles{{
      "num_key_value_heads, head_dim and hidden_size"},
     {WeightRole::o, "o", "self_attn.o_proj", "attn_output", WeightBlock::attention, true, true,
      "num_attention_heads, head_dim and hidden_size"},
+    {WeightRole::q_down, "q_down", "self_attn.q_a_proj", "attn_q_a", WeightBlock::latent, true,
+     false, "q_lora_rank and hidden_size"},
+    {WeightRole::q_down_norm, "q_down_norm", "self_attn.q_a_layernorm", "attn_q_a_norm",
+     WeightBlock::latent, false, false, "q_lora_rank"},
+    {WeightRole::q_up, "q_up", "self_attn.q_b_proj", "attn_q_b", WeightBlock::latent, true, false,
+     "num_attention_heads, qk_nope_head_dim, qk_rope_head_dim and q_lora_rank"},
+    {WeightRole::kv_down, "kv_down", "self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa",
+     WeightBlock::latent, true, false, "kv_lora_rank, qk_rope_head_dim and hidden_size"},
+    {WeightRole::kv_down_norm, "kv_down_norm", "self_attn.kv_a_layernorm", "attn_kv_a_norm",
+     WeightBlock::latent, false, false, "kv_lora_rank"},
+    {WeightRole::kv_up, "kv_up", "self_attn.kv_b_proj", "attn_kv_b", WeightBlock::latent, true,
+     false, "num_attention_heads, qk_nope_head_dim, v_head_dim and kv_lora_rank"},
     {WeightRole::conv_in, "conv_in", "conv.in_proj", "shortconv.in_proj", WeightBlock::convolution,
      true, false, "hidden_size"},
     {WeightRole::conv, "conv", "conv.conv", "shortconv.conv", WeightBlock::convolution, false,
@@ -176,6 +219,24 @@ inline constexpr std::array<WeightRoleInfo, 42> kWeightRoles{{
      WeightBlock::feed_forward, false, false, "hidden_act"},
     {WeightRole::xielu_eps, "xielu_eps", "mlp.act_fn.eps", "xielu.eps", WeightBlock::feed_forward,
      false, false, "hidden_act"},
+    {WeightRole::router_scale, "router_scale", "router.scale", "ffn_gate_inp.scale",
+     WeightBlock::mixture, false, false, "hidden_size"},
+    {WeightRole::expert_scale, "expert_scale", "router.per_expert_scale", "ffn_down_exps.scale",
+     WeightBlock::mixture, false, false, "num_experts"},
+    {WeightRole::dense_norm, "dense_norm", "post_feedforward_layernorm_1", "post_ffw_norm_1",
+     WeightBlock::mixture, false, false, "hidden_size"},
+    {WeightRole::expert_in_norm, "expert_in_norm", "pre_feedforward_layernorm_2", "pre_ffw_norm_2",
+     WeightBlock::mixture, false, false, "hidden_size"},
+    {WeightRole::expert_norm, "expert_norm", "post_feedforward_layernorm_2", "post_ffw_norm_2",
+     WeightBlock::mixture, false, false, "hidden_size"},
+    {WeightRole::per_layer_gate, "per_layer_gate", "per_layer_input_gate", "inp_gate",
+     WeightBlock::per_layer, true, false, "hidden_size_per_layer_input and hidden_size"},
+    {WeightRole::per_layer_out, "per_layer_out", "per_layer_projection", "proj",
+     WeightBlock::per_layer, true, false, "hidden_size_per_layer_input and hidden_size"},
+    {WeightRole::per_layer_norm, "per_layer_norm", "post_per_layer_input_norm", "post_norm",
+     WeightBlock::per_layer, false, false, "hidden_size"},
+    {WeightRole::layer_scalar, "layer_scalar", "layer_scalar", "layer_output_scale",
+     WeightBlock::per_layer, false, false, "num_hidden_layers"},
     {WeightRole::final_norm, "final_norm", "model.norm", "output_norm", WeightBlock::output, false,
      false, "hidden_size"},
     {WeightRole::head, "head", "lm_head", "output", WeightBlock::vocabulary, true, false,

@@ -102,8 +102,16 @@ struct MemoryCore {
 
   void recall(std::int64_t l, std::int64_t p);
   /// What each lane of a layer attends to, into `lists`; its events are leased. \param far whether
-  /// any key is outside a query's window \return events recalled, over all lanes
-  std::int64_t list_segments(std::int64_t l, bool far);
+  /// any key is outside a query's window \param again by the events that this step has recalled
+  /// \return events recalled, over all lanes
+  std::int64_t list_segments(std::int64_t l, bool far, bool again);
+  /// Whether any key is outside the window of a query of the open step.
+  bool sees_far() const { return time.tokens() + n > config.n_local; }
+  /// The rotated queries of a layer, for near and, where there are such, far keys.
+  void rotate(std::int64_t l, const TensorView& q);
+  /// Attends with those to what `lists` has. \param count whether sums and masses are kept
+  void attend_lists(std::int64_t l, const MutableTensorView& out, const float* sink_logits,
+                    bool count);
   /// Segments of what a lane recalls, into event_segments.
   void acquire(std::int64_t l, std::int64_t p);
   /// Sets the value weights of what a lane recalls, by `reweight` and the hook.

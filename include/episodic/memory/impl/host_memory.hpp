@@ -94,58 +94,44 @@ EPISODIC_INLINE void HostMemory::attend(std::int64_t l, const LayerStep& step) {
   detail::check_written_view("attend", "out", out, {m.n, heads, d});
   detail::LayerState& layer = m.bank.layers[static_cast<std::size_t>(l)];
   detail::Rotation& rotation = m.rotations[m.rotation_of[static_cast<std::size_t>(l)]];
-  const std::int64_t first = m.time.tokens(), width = heads * d;
+  const std::int64_t first = m.time.tokens();
   if (q.rotary == Rotary::after) rotation.turn_back("q", l, first, m.n);
   if (k.rotary == Rotary::after) rotation.turn_back("k", l, first, m.n);
-  // Only keys outside some query's window need the fixed position.
-  const bool far = first + m.n > m.config.n_local;
   {
     detail::Stopwatch watch(m.counters.seconds.append);
     if (const auto log = m.overwritten.lock())
       layer.save_rows(log->layers[static_cast<std::size_t>(l)], first + m.n);
     layer.append(l, first, k, v);
-    m.q_relative.resize(static_cast<std::size_t>(m.config.chunk * width));
-    RotatedQueries queries{m.q_relative.data(), nullptr, nullptr};
-    if (far) {
-      m.q_fixed.resize(m.q_relative.size());
-      m.mean_query.resize(static_cast<std::size_t>(width));
-      queries.fixed = m.q_fixed.data();
-      queries.mean = m.mean_query.data();
-    }
-    if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), q, queries,
-                        m.workspace, rotation.back.rows()))
-      detail::refuse_not_finite("q", q, rotation, l, first);
+    m.rotate(l, q);
   }
   const detail::LeaseScope held(m.leases);  // until the layer has attended, or failed to
-  const std::int64_t n_recalled = m.list_segments(l, far);
+  // Only keys outside some query's window need the fixed position.
+  const std::int64_t n_recalled = m.list_segments(l, m.sees_far(), false);
   // All lanes see the same window, so that its keys receive into one array of all heads.
   layer.open_sums(m.lists.front(), m.sums);
-  {
-    detail::Stopwatch watch(m.counters.seconds.attend);
-    const AttendShape shape{m.n,
-                            heads,
-                            kv_heads,
-                            d,
-                            first,
-                            m.config.n_local,
-                            m.scales[static_cast<std::size_t>(l)],
-                            m.softcaps[static_cast<std::size_t>(l)]};
-    const TensorView relative(m.q_relative.data(), shape.of_queries());
-    // Without far keys no segment is at the fixed position; the view is then never read.
-    const AttendInput input{relative,
-                            far ? TensorView(m.q_fixed.data(), shape.of_queries()) : relative,
-                            m.lists, nullptr, sink_logits};
-    AttendOutput output{out, nullptr, m.sums};
-    if (m.wants_masses()) {
-      m.masses.assign(
-          m.segments.size() * static_cast<std::size_t>(m.shape.n_heads / layer.n_lanes()), 0.0);
-      output.segment_mass = m.masses.data();
-    }
-    episodic::attend(shape, input, output, m.workspace);
-  }
+  m.attend_lists(l, out, sink_logits, true);
   if (m.wants_masses()) m.hand_out_masses(l);
   m.n_recalled += n_recalled;
   ++m.next_layer;
+}
+
+EPISODIC_INLINE void HostMemory::attend_again(std::int64_t l, const TensorView& q,
+                                              const MutableTensorView& out,
+                                              const float* maybe_sink_logits) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  if (!m.open || l < 0 || l >= m.next_layer)
+    throw DataError(concat("attend_again: layer ", l,
+                           " has not attended in this step; call attend for it before"));
+  const TensorSizes sizes{m.n, m.shape.n_heads, m.shape.head_dim};
+  detail::check_view("attend_again", "q", q, sizes);
+  detail::check_written_view("attend_again", "out", out, sizes);
+  if (q.rotary == Rotary::after)
+    m.rotations[m.rotation_of[static_cast<std::size_t>(l)]].turn_back("q", l, m.time.tokens(), m.n);
+  m.rotate(l, q);
+  const detail::LeaseScope held(m.leases);
+  m.list_segments(l, m.sees_far(), true);
+  m.attend_lists(l, out, maybe_sink_logits, false);
 }
 
 EPISODIC_INLINE void HostMemory::end_step(const std::int64_t* ids, const float* logits,

@@ -230,17 +230,57 @@ EPISODIC_INLINE void MemoryCore::weight(std::int64_t l, std::int64_t p) {
   }
 }
 
-EPISODIC_INLINE std::int64_t MemoryCore::list_segments(std::int64_t l, bool far) {
+EPISODIC_INLINE void MemoryCore::rotate(std::int64_t l, const TensorView& q) {
+  const Rotation& rotation = rotations[rotation_of[static_cast<std::size_t>(l)]];
+  const std::int64_t width = shape.n_heads * shape.head_dim;
+  q_relative.resize(static_cast<std::size_t>(config.chunk * width));
+  RotatedQueries queries{q_relative.data(), nullptr, nullptr};
+  if (sees_far()) {
+    q_fixed.resize(q_relative.size());
+    mean_query.resize(static_cast<std::size_t>(width));
+    queries.fixed = q_fixed.data();
+    queries.mean = mean_query.data();
+  }
+  if (!rotate_queries(rotation.table, rotation.step.rows(), rotation.fixed.rows(), q, queries,
+                      workspace, rotation.back.rows()))
+    refuse_not_finite("q", q, rotation, l, time.tokens());
+}
+
+EPISODIC_INLINE void MemoryCore::attend_lists(std::int64_t l, const MutableTensorView& out,
+                                              const float* sink_logits, bool count) {
+  Stopwatch watch(counters.seconds.attend);
+  const AttendShape of_layer{n,
+                             shape.n_heads,
+                             shape.n_kv_heads,
+                             shape.head_dim,
+                             time.tokens(),
+                             config.n_local,
+                             scales[static_cast<std::size_t>(l)],
+                             softcaps[static_cast<std::size_t>(l)]};
+  const TensorView relative(q_relative.data(), of_layer.of_queries());
+  // Without far keys no segment is at the fixed position; the view is then never read.
+  const AttendInput input{relative,
+                          sees_far() ? TensorView(q_fixed.data(), of_layer.of_queries()) : relative,
+                          lists, nullptr, sink_logits};
+  AttendOutput output{out, nullptr, {}};
+  if (count) output.column_sums = sums;
+  if (count && wants_masses()) {
+    const std::int64_t lanes = bank.layers[static_cast<std::size_t>(l)].n_lanes();
+    masses.assign(segments.size() * static_cast<std::size_t>(shape.n_heads / lanes), 0.0);
+    output.segment_mass = masses.data();
+  }
+  episodic::attend(of_layer, input, output, workspace);
+}
+
+EPISODIC_INLINE std::int64_t MemoryCore::list_segments(std::int64_t l, bool far, bool again) {
   LayerState& layer = bank.layers[static_cast<std::size_t>(l)];
   std::int64_t recalled = 0;
   segments.clear();
   list_ends.clear();
   for (std::int64_t p = 0; p < layer.n_lanes(); ++p) {
     Lane& lane = layer.lane(p);
-    if (far)
-      recall(l, p);
-    else
-      lane.next_recall.clear();
+    if (far && !again) recall(l, p);
+    if (!far) lane.next_recall.clear();
     event_segments.clear();
     if (!lane.next_recall.recalled().empty()) {
       acquire(l, p);
