@@ -914,11 +914,11 @@ TEST_CASE("launchers name the field that they refuse: products and what stands b
                     WRONG(G, y, nullptr), WRONG(G, dtype, DType::int8)},
                    gate_times_up);
   each_is_named<G>(g, {WRONG(G, activation, GateActivation::xielu)}, gate_times_up);
-  GateRowsParams gate_rows;
-  gate_rows.gate = gate_rows.x = some();
-  gate_rows.n = gate_rows.width = 2;
+  GateRowsParams rows_gated;
+  rows_gated.gate = rows_gated.x = some();
+  rows_gated.n = rows_gated.width = 2;
   using R = GateRowsParams;
-  each_is_named<R>(gate_rows,
+  each_is_named<R>(rows_gated,
                    {WRONG(R, n, -1), WRONG(R, width, 0), WRONG(R, gate, nullptr),
                     WRONG(R, x, nullptr), WRONG(R, dtype, DType::int8)},
                    gate_rows);
