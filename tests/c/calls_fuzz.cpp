@@ -663,11 +663,11 @@ void Caller::list_calls() {
       [this] { return episodic_code_name(static_cast<std::int32_t>(integer(200))) ? 0 : 105; });
   add("generate_options_init", [this] {
     Exactly<episodic_generate_options> o(1);
-    return episodic_generate_options_init(bad(3) ? nullptr : o.data());
+    return episodic_generate_options_init(or_null(o.data()));
   });
   add("load_options_init", [this] {
     Exactly<episodic_load_options> o(1);
-    return episodic_load_options_init(bad(3) ? nullptr : o.data());
+    return episodic_load_options_init(or_null(o.data()));
   });
   // models
   add("model_load", [this] { return load_model(one_of(4)); });
@@ -1105,7 +1105,20 @@ TEST_CASE("c: calls in any order with any arguments return codes") {
   std::set<std::string> called;
   const auto begin = std::chrono::steady_clock::now();
   std::size_t calls = 0;
-  for (unsigned seed = 0; goes_on(begin, seed, 16); ++seed) {
+  constexpr std::string_view kCannotFail[] = {"episodic_api_version", "episodic_version",
+                                              "episodic_last_error", "episodic_code_name"};
+  const auto can_fail = [&](const std::string& function) {
+    return std::find(std::begin(kCannotFail), std::end(kCannotFail), function) ==
+           std::end(kCannotFail);
+  };
+  const auto all_seen = [&] {  // each function says yes and no, which takes some luck
+    return std::all_of(called.begin(), called.end(), [&](const std::string& function) {
+      return seen.functions[function][0] > 0 &&
+             (seen.functions[function][1] > 0 || !can_fail(function));
+    });
+  };
+  constexpr unsigned kMostSeeds = 60;
+  for (unsigned seed = 0; goes_on(begin, seed, 8) || (seed < kMostSeeds && !all_seen()); ++seed) {
     Pools pools(shipped_model_dir().string());
     Caller caller(pools, seed);
     caller.begin();
@@ -1131,9 +1144,7 @@ TEST_CASE("c: calls in any order with any arguments return codes") {
     ++declared;
     REQUIRE(called.count(function) == 1);
     REQUIRE(seen.functions[function][0] > 0);
-    const bool cannot_fail = function == "episodic_api_version" || function == "episodic_version" ||
-                             function == "episodic_last_error" || function == "episodic_code_name";
-    REQUIRE((cannot_fail || seen.functions[function][1] > 0));
+    REQUIRE((!can_fail(function) || seen.functions[function][1] > 0));
   }
   REQUIRE(declared == called.size());
   for (const std::int32_t code :
