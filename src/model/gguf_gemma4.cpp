@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "family.hpp"
 #include "gguf_settings.hpp"
 
 namespace episodic {
@@ -74,7 +75,6 @@ void add_widths(const GgufFile& file, const GgufSettings& in, std::int64_t layer
 
 Json gguf_gemma4_config(const GgufFile& file, const GgufSettings& in) {
   const std::int64_t layers = in.integer("block_count");
-  constexpr std::int64_t kMostLayers = 1 << 14;
   if (layers > kMostLayers) in.fail("block_count", fmt::format("= {} is out of range", layers));
   const std::int64_t full =
       head_size(in, "attention.key_length", "attention.value_length", "rope.dimension_count");
