@@ -26,9 +26,11 @@ std::vector<ToolCallEvent> read_answer(const ToolCallFormat& format, std::string
   return joined_events(events);
 }
 
-void check_answer(const ToolCallFormat& format, std::string_view text, bool early) {
+/// \param parted what is thought is told apart, without the marks around it
+void check_answer(const ToolCallFormat& format, std::string_view text, bool early, bool parted) {
   ToolCallOptions options = fixed_ids();
   options.early_arguments = early;
+  options.part_reasoning = parted;
   options.longest_call = 4096;
   const std::vector<ToolCallEvent> events = read_answer(format, text, text.size() + 1, options);
   fuzz::require(read_answer(format, text, 1, options) == events,
@@ -39,6 +41,9 @@ void check_answer(const ToolCallFormat& format, std::string_view text, bool earl
   for (const ToolCallEvent& e : events) switch (e.kind) {
       case ToolCallEvent::Kind::content:
         content += e.text;
+        break;
+      case ToolCallEvent::Kind::reasoning:
+        fuzz::require(parted, "what is thought is content where that is asked for");
         break;
       case ToolCallEvent::Kind::begun:
         arguments.clear();
@@ -54,7 +59,7 @@ void check_answer(const ToolCallFormat& format, std::string_view text, bool earl
         fuzz::require(early, "a call is taken back only where it came early");
         break;
     }
-  fuzz::require(calls || content == text, "no text is lost");
+  fuzz::require(parted || calls || content == text, "no text is lost");
 }
 
 /// A request: tools, after a zero byte a list of messages.
@@ -96,7 +101,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (kind == 2)
     check_request(format, text);
   else
-    check_answer(format, text, kind == 1);
+    for (const bool parted : {false, true}) check_answer(format, text, kind == 1, parted);
   return 0;
 }
 
