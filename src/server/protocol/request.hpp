@@ -19,17 +19,13 @@ namespace episodic::server {
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
                       std::span<const std::string_view> others = {});
 
-/// What a client may set of a chat's template (`chat_template_kwargs`), as JSON: nothing that the
-/// server sets. \throws RequestError
-std::string template_variables_of(const nlohmann::json& variables);
-
-/// How much a model is to think (`reasoning_effort`, `reasoning.effort`), as variables of its
-/// template: `reasoning_effort`, and for "none" `enable_thinking` false too.
-/// \param effort null: as the template has it
-/// \param field name of the field, for errors
-/// \param variables a JSON object or empty; what it sets stays
-/// \returns `variables` with what is added. \throws RequestError
-std::string variables_with_effort(const nlohmann::json* effort, const char* field,
-                                  std::string variables);
+/// What a client may set of a chat's template, as JSON: nothing that the server sets.
+/// \param variables `chat_template_kwargs`; null: none
+/// \param effort how much the model is to think: becomes `reasoning_effort`, and for "none"
+///        `enable_thinking` false too, where `variables` set neither; null: as the template has it
+/// \param field name of the effort's field, for errors
+/// \returns a JSON object; empty where nothing is set. \throws RequestError
+std::string template_variables_of(const nlohmann::json* variables, const nlohmann::json* effort,
+                                  const char* field);
 
 }  // namespace episodic::server

@@ -465,16 +465,15 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
   request.said["metadata"] = metadata_of(fields.find("metadata"));
   const std::string user = fields.text("user", "");
   request.said["user"] = user.empty() ? Json() : Json(user);
-  if (const json* variables = fields.find("chat_template_kwargs"))
-    request.variables = template_variables_of(*variables);
+  const json* effort = nullptr;
   if (const json* reasoning = fields.find("reasoning")) {
     if (!reasoning->is_object()) Fields::wrong("reasoning", "must be an object");
     Fields of_reasoning(*reasoning);
-    request.variables =
-        variables_with_effort(of_reasoning.find("effort"), "effort", std::move(request.variables));
+    effort = of_reasoning.find("effort");
     of_reasoning.take(kOfReasoning);
     of_reasoning.require_known();
   }
+  request.variables = template_variables_of(fields.find("chat_template_kwargs"), effort, "effort");
   request.stream = fields.flag("stream");
   request.progress = fields.flag("return_progress");
   if (const json* options = fields.find("stream_options")) {
