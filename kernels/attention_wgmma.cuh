@@ -363,7 +363,7 @@ struct WgmmaColumnMemory {
   static constexpr WgmmaColumnTile kTile = wgmma_column_tile(kDim);
   Half keys[kTile.warpgroups][kDim / 64][64 * 64];
   Half queries[kAttentionStages][kDim / 64][kTile.queries * 64];
-  float2 stats[kAttentionStages][kTile.queries];  // max, 1 / sum
+  float exponents[kAttentionStages][kTile.queries];  // max + log2(sum); infinite: no such query
 };
 
 /// Column sums of many rows, as MmaColumnSumsKernel: blocks x: tiles of local keys, y: query heads.
@@ -393,22 +393,37 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
   const int from = block_begin < 0 ? 0 : block_begin;
   const int to = min(n, block_begin + min(kTile.keys(), keys_left) - 1 + n_local);
 
+  // A thread copies the same chunk of every kRowsAtOnce-th query.
+  constexpr int kRowsAtOnce = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kQueries % kRowsAtOnce == 0, "all threads copy alike");
+  const int own_chunk = thread % kChunks, own_row = thread / kChunks;
+  const auto* const all_queries = static_cast<const Half*>(a.maybe_queries);
+  const std::int64_t query_stride = p.n_heads * p.head_dim;
+  const Half* const own_queries = all_queries + (own_row * p.n_heads + h) * p.head_dim +
+                                  (own_chunk < chunks ? 8 * own_chunk : 0);
   const auto copy_queries = [&](int first) {
     const int stage = (first - from) / kQueries % kAttentionStages;
-    EPISODIC_UNROLL_BY(1)  // more addresses at once would not fit beside the scores
-    for (int piece = thread; piece < kQueries * kChunks; piece += kThreads) {
-      const int r = piece / kChunks, chunk = piece % kChunks;
-      const bool valid = first + r < to && chunk < chunks;
-      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
-      copy_async_16(
-          reinterpret_cast<char*>(memory.queries[stage][chunk / 8]) + chunk_place(r, chunk % 8),
-          static_cast<const Half*>(a.maybe_queries) + at, valid);
+    char* const block = reinterpret_cast<char*>(memory.queries[stage][own_chunk / 8]);
+    const Half* const source = own_queries + first * query_stride;
+    EPISODIC_UNROLL
+    for (int k = 0; k < kQueries / kRowsAtOnce; ++k) {
+      const int r = own_row + k * kRowsAtOnce;
+      const bool valid = first + r < to && own_chunk < chunks;
+      copy_async_16(block + chunk_place(r, own_chunk % 8),
+                    valid ? source + k * kRowsAtOnce * query_stride : all_queries, valid);
     }
     commit_copies();
-    if (thread < kQueries)
-      memory.stats[stage][thread] = first + thread < to
-                                        ? a.maybe_stats[h * p.n_queries + first + thread]
-                                        : make_float2(0.0f, 0.0f);
+  };
+  // The share of a query is 2^(score - max - log2(sum)): one exponent a score. Loaded before the
+  // products of the tile before, and kept behind them.
+  const auto stats_of = [&](int first) {
+    const int i = first + thread;
+    return thread < kQueries && i < to ? a.maybe_stats[h * p.n_queries + i]
+                                       : make_float2(0.0f, 0.0f);
+  };
+  const auto keep_exponent = [&](int first, float2 stats) {
+    const int stage = (first - from) / kQueries % kAttentionStages;
+    if (thread < kQueries) memory.exponents[stage][thread] = share_exponent(stats);
   };
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
@@ -419,6 +434,7 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
                   static_cast<const Half*>(span.ring_keys) + at, valid);
   }
   copy_queries(from);
+  keep_exponent(from, stats_of(from));
   const int warp_key = thread / kWarpSize * 16, warp_begin = block_begin + warp_key;
   float sum[2] = {0.0f, 0.0f};
 
@@ -426,7 +442,11 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
     wait_copies<0>();
     publish_to_products();
     __syncthreads();  // this tile is there for all, and nobody reads the one before
-    if (first + kQueries < to) copy_queries(first + kQueries);
+    float2 next_stats = make_float2(0.0f, 0.0f);
+    if (first + kQueries < to) {
+      copy_queries(first + kQueries);
+      next_stats = stats_of(first + kQueries);
+    }
     const int stage = (first - from) / kQueries % kAttentionStages;
     float score[kQueries / 2];
     EPISODIC_UNROLL
@@ -440,26 +460,36 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
           moved_by(matrix_at(memory.queries[stage][c / 4], 1024), c % 4 * 32), c > 0);
     end_products();
     hold(score);
+    if (a.cap_in != 0.0f) {
+      EPISODIC_UNROLL
+      for (int i = 0; i < kQueries / 2; ++i) score[i] = capped(a, score[i]);
+    }
     // The last key has the latest window, the first key the earliest.
     const unsigned length = static_cast<unsigned>(n_local);
     const bool hidden =
         !sees(first, warp_begin + 15, length) || !sees(first + kQueries - 1, warp_begin, length);
-    EPISODIC_UNROLL
-    for (int j = 0; j < kQueries / 8; ++j) {
+    const float* const exponents = memory.exponents[stage] + lane % 4 * 2;
+    const auto add_shares = [&](auto hides) {
       EPISODIC_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const int column = 8 * j + lane % 4 * 2 + e;
-        const float2 stats = memory.stats[stage][column];
+      for (int j = 0; j < kQueries / 8; ++j) {
+        const float2 exponent = *reinterpret_cast<const float2*>(exponents + 8 * j);
         EPISODIC_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float s = score[4 * j + 2 * half + e];
-          if (a.cap_in != 0.0f) s = capped(a, s);
-          float x = exp2_fast(fmaf(s, a.scale, -stats.x)) * stats.y;
-          if (hidden && !sees(first + column, warp_begin + 8 * half + lane / 4, length)) x = 0.0f;
+        for (int i = 0; i < 4; ++i) {
+          const int e = i % 2, half = i / 2;
+          float x = exp2_fast(fmaf(score[4 * j + i], a.scale, e == 0 ? -exponent.x : -exponent.y));
+          if constexpr (decltype(hides)::value) {
+            const int query = first + 8 * j + lane % 4 * 2 + e;
+            if (!sees(query, warp_begin + 8 * half + lane / 4, length)) x = 0.0f;
+          }
           sum[half] += x;
         }
       }
-    }
+    };
+    if (hidden)
+      add_shares(std::true_type{});
+    else
+      add_shares(std::false_type{});
+    if (first + kQueries < to) keep_exponent(first + kQueries, next_stats);
   }
   EPISODIC_UNROLL
   for (int half = 0; half < 2; ++half) {
