@@ -67,7 +67,8 @@ EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_shared_bytes(int dim) {
   const auto keys = static_cast<std::size_t>(tile.stages * tile.keys);
   const std::size_t of_row = static_cast<std::size_t>(dim) * 2;
   return kWgmmaAlignment + static_cast<std::size_t>(tile.rows()) * of_row +
-         keys * (2 * of_row + kWgmmaMarkBytes) + 2 * static_cast<std::size_t>(tile.stages) * 8;
+         keys * (2 * of_row + kWgmmaMarkBytes) +
+         (4 * static_cast<std::size_t>(tile.stages) + 2) * sizeof(std::uint64_t);
 }
 
 /// One block of the wgmma kernel for column sums: a warpgroup has 64 keys. Two blocks share a
