@@ -62,8 +62,11 @@ Result run(const Settings& settings, const std::vector<float>& surprise,
     p.recent_capacity = settings.tau + longest;
     p.threshold = threshold.data();
     p.raw = raw.data();
+    const DeviceArray<float> kept(values.size());
+    if (first % 2 == 0) p.maybe_kept = kept.data();
     REQUIRE(surprise_threshold(p, nullptr) == cudaSuccess);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    if (p.maybe_kept) REQUIRE(same_bits(kept.host(), values.host()));
     for (const float x : threshold.host()) result.threshold.push_back(x);
     for (const std::uint8_t x : raw.host()) result.raw.push_back(x);
     host = state.host()[0];
