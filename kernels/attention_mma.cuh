@@ -93,16 +93,20 @@ __device__ inline void end_few_rows(const AttentionArgs& a, int head, int split,
   const AttentionParams& p = a.p;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
   const int warp = thread / kWarpSize, width = static_cast<int>(p.value_dim);
-  auto* const stats = reinterpret_cast<float2*>(bytes);                 // [kWarps][kRows]
-  auto* const outs = reinterpret_cast<float*>(stats + kWarps * kRows);  // [kWarps][kRows][kStride]
-  __syncthreads();                                                      // the tiles have been read
+  auto* const maxima = reinterpret_cast<float*>(bytes);  // [kWarps][kRows]
+  float* const sums = maxima + kWarps * kRows;           // the same
+  float* const outs = sums + kWarps * kRows;             // [kWarps][kRows][kStride]
+  __syncthreads();                                       // the tiles have been read
   EPISODIC_UNROLL
   for (int half = 0; half < 2; ++half) {
     float total = sum[half];
     total += __shfl_xor_sync(kFullMask, total, 1);
     total += __shfl_xor_sync(kFullMask, total, 2);
     const int row = warp * kRows + 8 * half + lane / 4;
-    if (lane % 4 == 0) stats[row] = make_float2(max[half], total);
+    if (lane % 4 == 0) {
+      maxima[row] = max[half];
+      sums[row] = total;
+    }
     EPISODIC_UNROLL
     for (int j = 0; j < kDim / 8; ++j)
       *reinterpret_cast<float2*>(outs + row * kStride + 8 * j + lane % 4 * 2) =
@@ -113,16 +117,15 @@ __device__ inline void end_few_rows(const AttentionArgs& a, int head, int split,
     const int row = at / width, c = at % width;
     float largest = -INFINITY;
     EPISODIC_UNROLL
-    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, stats[w * kRows + row].x);
+    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, maxima[w * kRows + row]);
     const float safe = largest == -INFINITY ? 0.0f : largest;
     float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float of_row = 0.0f;
     EPISODIC_UNROLL
     for (int w = 0; w < kWarps; ++w) {
-      const float2 own = stats[w * kRows + row];
-      const float weight = exp2_fast(own.x - safe);
+      const float weight = exp2_fast(maxima[w * kRows + row] - safe);
       const float4 x = *reinterpret_cast<const float4*>(outs + (w * kRows + row) * kStride + c);
-      of_row += weight * own.y;
+      of_row += weight * sums[w * kRows + row];
       total.x += weight * x.x, total.y += weight * x.y;
       total.z += weight * x.z, total.w += weight * x.w;
     }
