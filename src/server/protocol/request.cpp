@@ -332,6 +332,21 @@ std::string template_variables_of(const json& variables) {
   return variables.dump();
 }
 
+std::string variables_with_effort(const json* effort, const char* field, std::string variables) {
+  constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+  if (!effort) return variables;
+  const bool known =
+      effort->is_string() && std::find(std::begin(kEfforts), std::end(kEfforts),
+                                       effort->get_ref<const std::string&>()) != std::end(kEfforts);
+  if (!known)
+    Fields::wrong(field,
+                  "must be \"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"");
+  json all{{"reasoning_effort", *effort}};
+  if (*effort == "none") all["enable_thinking"] = false;
+  if (!variables.empty()) all.update(json::parse(variables));
+  return all.dump();
+}
+
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
                       std::span<const std::string_view> others) {
   const Body parsed(body);
@@ -348,6 +363,8 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
     if (const json* variables = fields.find("chat_template_kwargs")) {
       request.variables = template_variables_of(*variables);
     }
+    request.variables = variables_with_effort(fields.find("reasoning_effort"), "reasoning_effort",
+                                              std::move(request.variables));
     take_tools(parsed, fields, request);
     take_reasoning_format(fields, request);
     fields.take(kOfChat);

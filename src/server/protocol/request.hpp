@@ -23,4 +23,13 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
 /// server sets. \throws RequestError
 std::string template_variables_of(const nlohmann::json& variables);
 
+/// How much a model is to think (`reasoning_effort`, `reasoning.effort`), as variables of its
+/// template: `reasoning_effort`, and for "none" `enable_thinking` false too.
+/// \param effort null: as the template has it
+/// \param field name of the field, for errors
+/// \param variables a JSON object or empty; what it sets stays
+/// \returns `variables` with what is added. \throws RequestError
+std::string variables_with_effort(const nlohmann::json* effort, const char* field,
+                                  std::string variables);
+
 }  // namespace episodic::server

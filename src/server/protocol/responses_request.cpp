@@ -27,8 +27,8 @@ constexpr AsksForNothing kOfResponses[] = {
     {"extra_body", "[{}]"},
 };
 constexpr AsksForNothing kOfResponsesStream[] = {{"include_obfuscation", "[false]"}};
-constexpr AsksForNothing kOfReasoning[] = {
-    {"effort", "[\"none\"]"}, {"summary", "[]"}, {"generate_summary", "[]"}};
+constexpr AsksForNothing kOfReasoning[] = {{"summary", "[\"auto\"]"},
+                                           {"generate_summary", "[\"auto\"]"}};
 
 /// What `include` may ask for that no answer of this server has.
 constexpr std::string_view kNeverThere[] = {
@@ -470,6 +470,8 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
   if (const json* reasoning = fields.find("reasoning")) {
     if (!reasoning->is_object()) Fields::wrong("reasoning", "must be an object");
     Fields of_reasoning(*reasoning);
+    request.variables =
+        variables_with_effort(of_reasoning.find("effort"), "effort", std::move(request.variables));
     of_reasoning.take(kOfReasoning);
     of_reasoning.require_known();
   }
