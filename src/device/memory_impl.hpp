@@ -233,6 +233,7 @@ struct DeviceMemory::Impl {
   std::int32_t *overflow = nullptr, *full = nullptr, *not_finite = nullptr;
   std::uint32_t* arrived = nullptr;   // [P], of recall
   std::uint32_t* attended = nullptr;  // [kAttentionCounters * G], of attention
+  std::uint32_t* averaged = nullptr;  // [H], of the mean query
   const void** ring_keys = nullptr;   // of all layers
   // where keys set the flags: the event that is growing, and its keys' moments by channel
   kernels::KeySegmenterState* key_segmenter = nullptr;  // one, or [scopes]

@@ -253,6 +253,7 @@ kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(const Layer& laye
   p.mean = mean_query;
   p.workspace = workspace;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  p.maybe_arrived = averaged;
   return p;
 }
 
@@ -629,6 +630,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   not_finite = c.take<std::int32_t>(1);
   arrived = c.take<std::uint32_t>(P);
   attended = c.take<std::uint32_t>(kernels::kAttentionCounters * G);
+  averaged = c.take<std::uint32_t>(shape.n_heads);
   ring_keys = c.take<const void*>(shape.n_layers);
   if (segments_by_keys()) {
     key_segmenter = c.take<kernels::KeySegmenterState>(key_segmenters());
