@@ -130,10 +130,11 @@ FieldError check(const RefineParams* params, std::int64_t n_sequences) {
   return check_batch(params, n_sequences, [](const RefineParams& p) { return check(p); });
 }
 
-cudaError_t launch_choice(const Batch<RefineArgs>& batch, cudaStream_t stream) {
+template <std::int64_t kMost>
+cudaError_t launch_choice(const Batch<RefineArgs, kMost>& batch, cudaStream_t stream) {
   const std::int64_t timelines = largest(batch, [](const RefineArgs& a) { return a.timelines; });
   const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
-  return launch(RefineKernel, grid, kChooseThreads, 0, stream, batch);
+  return launch(RefineKernel<kRoomOf<decltype(batch)>>, grid, kChooseThreads, 0, stream, batch);
 }
 
 /// A step of several tokens, with an objective.
@@ -173,11 +174,12 @@ cudaError_t refine_boundaries_batch(const RefineParams* params, std::int64_t n_s
         args = params[i];
         return args.n > 0 && args.objective == RefineObjective::none;
       },
-      [&](const Batch<RefineParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t timelines =
             largest(batch, [](const RefineParams& p) { return p.n_timelines; });
         const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
-        return launch(KeepFlagsKernel, grid, kChooseThreads, 0, stream, batch);
+        return launch(KeepFlagsKernel<kRoomOf<decltype(batch)>>, grid, kChooseThreads, 0, stream,
+                      batch);
       });
   if (error != cudaSuccess) return error;
   error = launch_in_batches<RefineArgs>(
@@ -188,7 +190,7 @@ cudaError_t refine_boundaries_batch(const RefineParams* params, std::int64_t n_s
         args = {p, layout_of(p, p.workspace).workspace, p.n_timelines};
         return true;
       },
-      [&](const Batch<RefineArgs>& batch) { return launch_choice(batch, stream); });
+      [&](const auto& batch) { return launch_choice(batch, stream); });
   if (error != cudaSuccess) return error;
   for (std::int64_t i = 0; i < n_sequences; ++i) {
     if (params[i].n <= 1 || params[i].objective == RefineObjective::none) continue;
