@@ -120,7 +120,8 @@ double searched_bytes(const MemoryConfig& config, const DeviceMemory& memory) {
   if (from == 0 || events < from || by_each)
     return static_cast<double>(lanes * events * row * (by_each ? config.n_repr : 1));
   const std::int64_t coded = kernels::coded_rows(events), tokens = memory.events().tokens();
-  const std::int64_t recalled = std::min(events, config.n_mem * events / std::max<std::int64_t>(1, tokens));
+  const std::int64_t recalled =
+      std::min(events, config.n_mem * events / std::max<std::int64_t>(1, tokens));
   return static_cast<double>(
       lanes * (coded * kernels::code_bytes(width) + (events - coded + recalled) * row));
 }
@@ -353,8 +354,8 @@ int main(int argc, char** argv) {
       .shows_default();
   add("--codes-from", flags.codes_from,
       "Events from which a search reads codes; 0: none, -1: where they pay", -1, 1 << 30);
-  add("--event-tokens", flags.event_tokens, "Tokens of an event to plan memory for; 0: the least", 0,
-      1 << 20);
+  add("--event-tokens", flags.event_tokens, "Tokens of an event to plan memory for; 0: the least",
+      0, 1 << 20);
   app.flag("--plain-launches", flags.plain_launches,
            "No launch begins before the one before it has ended");
   app.flag("--profile", flags.profile,

@@ -508,8 +508,8 @@ void recall(Bench& bench, const Flags& f, bool by_codes, DType dtype) {
   p.workspace = workspace.data();
   p.workspace_bytes = static_cast<std::size_t>(workspace.size());
   Figure figure{name};
-  figure.bytes =
-      static_cast<double>(f.events * (by_codes ? kernels::code_bytes(width) : width * size_of(dtype)));
+  figure.bytes = static_cast<double>(
+      f.events * (by_codes ? kernels::code_bytes(width) : width * size_of(dtype)));
   figure.counted = by_codes ? "the codes once" : "the representatives once";
   figure.aim.most_beyond = 15e-6;
   bench.measure(

@@ -718,7 +718,7 @@ TEST_CASE("a batch of recalls has the lists and rows of its sequences alone") {
                                : recall_events_batch(params.data(), n, nullptr)) == cudaSuccess);
           });
           // With codes for one, each launch is two.
-          const std::int64_t batches = episodic_test::launches_of(n, kMostRecallsInLaunch);
+          const std::int64_t batches = episodic_test::launches_of(n);
           REQUIRE((launches < 0 || launches == (by_each ? 1 : 2) * batches));
         });
         for (std::size_t i = 0; i < got.size(); ++i) {
