@@ -20,7 +20,7 @@ namespace episodic::kernels {
 /// Most elements of a representative.
 inline constexpr std::int64_t kMostRecallWidth = 24 << 10;
 
-/// Sequences of one launch of a recall, whose parameters are many.
+/// Sequences of one launch of few recalls, whose parameters are many (batch.hpp); of more 51.
 inline constexpr std::int64_t kMostRecallsInLaunch = 6;
 
 /// All pointers are to device memory. Lanes are heads of a layer, side by side, that recall by
@@ -128,8 +128,8 @@ cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
 /// The field of them that recall_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RecallParams& params);
 
-/// Of several sequences (batch.hpp), kMostRecallsInLaunch in a launch; they share dtype, width,
-/// n_lanes, n_repr, n_heads and whether there is maybe_each.
+/// Of several sequences (batch.hpp), which share dtype, width, n_lanes, n_repr, n_heads and whether
+/// there is maybe_each.
 cudaError_t recall_events_batch(const RecallParams* params, std::int64_t n_sequences,
                                 cudaStream_t stream);
 const char* invalid_field(const RecallParams* params, std::int64_t n_sequences);
