@@ -152,8 +152,8 @@ __device__ inline void score_all(const RecallParams& p, const RecallLane& own, f
   constexpr int kPack = kPackOf<T>;
   const auto count = static_cast<unsigned>(own.n_events);
   if (blockIdx.x >= count) return;  // none of its warps has a row
-  load_query(p, own, query);
   const TokenBins bins(own);
+  load_query(p, own, query);
   const int packs = static_cast<int>(p.width) / kPack;
   const auto* const rows = static_cast<const Pack<T, kPack>*>(own.representatives);
   for (unsigned e = scan_warp(); e < count; e += scan_warps()) {
@@ -175,8 +175,8 @@ __device__ inline void score_each(const RecallParams& p, const RecallLane& own, 
   constexpr int kPack = kPackOf<T>;
   const auto count = static_cast<unsigned>(own.n_events);
   if (blockIdx.x >= count) return;  // as above
-  load_query(p, own, query);
   const TokenBins bins(own);
+  load_query(p, own, query);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const auto n_heads = static_cast<int>(p.n_heads);
   const int packs = static_cast<int>(p.width) / kPack, packs_of_head = packs / n_heads;
@@ -822,8 +822,8 @@ __device__ inline void bound_all(const RecallParams& p, const RecallLane& own, c
   auto* const planes = reinterpret_cast<std::int8_t*>(bytes);
   const std::int64_t stride = code_stride(p.width);
   auto* const scales = reinterpret_cast<float*>(bytes + 2 * stride);
-  const float norm = code_query(p, own.query, planes, scales);
   const TokenBins bins(own);
+  const float norm = code_query(p, own.query, planes, scales);
   const std::int64_t coded = norm < kMostCodedNorm ? coded_rows(now.events) : 0;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int packs = static_cast<int>(stride) / kCodes;
@@ -906,11 +906,11 @@ __device__ inline void score_candidates(const RecallParams& p, const RecallLane&
   EPISODIC_SHARED(found, std::uint16_t[kSelectThreads]);  // threads whose event is a candidate
   EPISODIC_SHARED(n_found, unsigned);
   EPISODIC_SHARED(first_place, unsigned);
+  const TokenBins bins(own);
   const int reached = reached_bin(own.histogram, now.budget.similarity, false,
                                   *reinterpret_cast<SelectScan::TempStorage*>(bytes));
   auto* const query = reinterpret_cast<float*>(bytes);
   load_query(p, own, query);
-  const TokenBins bins(own);
   const int packs = static_cast<int>(p.width) / kPack;
   const auto* const rows = static_cast<const Pack<T, kPack>*>(own.representatives);
   // A warp's 32 events lie side by side, a block's warps do not: near events are often alike.
