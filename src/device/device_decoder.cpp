@@ -103,7 +103,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
   std::vector<std::int64_t> ids_since;
 
   bool use_graphs = true;
-  std::int64_t event_tokens = 0;  // of memories that it is given
+  DeviceMemoryOptions memory_options;  // of memories that it is given
   /// Over files, which may refuse a step at its end: the logits and the surprise before the open
   /// step, [vocab + chunk].
   DeviceBuffer before_step;
@@ -215,7 +215,9 @@ DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& option
       std::make_shared<DecoderSteps>(from->config, dtype_of(options, planned), options.device));
   model.impl_->steps->path = opened.path;
   model.impl_->use_graphs = options.graphs;
-  model.impl_->event_tokens = options.event_tokens;
+  model.impl_->memory_options.event_tokens = options.event_tokens;
+  model.impl_->memory_options.representatives = options.representatives;
+  model.impl_->memory_options.codes_from = options.codes_from;
   DecoderSteps& steps = *model.impl_->steps;
   steps.weights.load(steps.config, planned, steps.stream.get());
   return model;
@@ -230,7 +232,7 @@ DeviceDecoder DeviceDecoder::share_weights() const {
   DeviceDecoder other;
   other.impl_ = std::make_unique<Impl>(impl_->steps);
   other.impl_->use_graphs = impl_->use_graphs;
-  other.impl_->event_tokens = impl_->event_tokens;
+  other.impl_->memory_options = impl_->memory_options;
   return other;
 }
 
@@ -297,8 +299,9 @@ DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int6
           "DeviceDecoder::attach_memory: n_local = {} exceeds the sliding window of {} tokens that "
           "layer {} has; set n_local to at most that",
           config.n_local, window, l));
-  DeviceMemoryOptions options{m.steps->dtype, max_tokens};
-  options.event_tokens = m.event_tokens;
+  DeviceMemoryOptions options = m.memory_options;
+  options.dtype = m.steps->dtype;
+  options.max_tokens = max_tokens;
   DeviceMemory memory(config, m.steps->weights.heads().shape(memory_shape(c, config.n_local)),
                       options, m.stream(), std::move(given));
   CausalLayers causal(c, m.steps->weights.heads(), unserved_layers(c), m.steps->dtype, config.chunk,

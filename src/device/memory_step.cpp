@@ -490,6 +490,8 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   p.recalled = lists.recalled;
   p.sizes = lists.sizes;
   p.arrived = arrived;
+  p.histogram = score_tokens;
+  p.centre = score_centres + first_lane(layer);
   return p;
 }
 

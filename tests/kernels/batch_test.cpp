@@ -28,7 +28,7 @@ constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
 
 /// Launches of batches whose every call is of one kind.
 auto in_launches(std::int64_t each = 1) {
-  return [each](std::int64_t n) { return each * launches_of(n, kMostInLaunch); };
+  return [each](std::int64_t n) { return each * launches_of(n); };
 }
 
 /// Of those that have work: all but every fifth, the first of which is call 4.

@@ -104,6 +104,8 @@ RecallParams recall_params() {
   p.queue = p.similarity = p.contiguity_list = p.recalled = some<DeviceEventId>();
   p.queue_size = p.sizes = some<std::int32_t>();
   p.arrived = some<std::uint32_t>();
+  p.histogram = some<unsigned long long>();
+  p.centre = some<episodic::rules::ScoreCentre>();
   p.workspace = some();
   p.workspace_bytes = recall_workspace_bytes(p);
   return p;
@@ -393,6 +395,9 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
                     WRONG(P, recalled, nullptr),
                     WRONG(P, sizes, nullptr),
                     WRONG(P, arrived, nullptr),
+                    WRONG(P, histogram, nullptr),
+                    WRONG(P, histogram, odd<unsigned long long>()),
+                    WRONG(P, centre, nullptr),
                     WRONG(P, workspace, nullptr),
                     WRONG(P, workspace_bytes, 8),
                     WRONG(P, dtype, DType::int8)},

@@ -66,7 +66,7 @@ int main() {
   }
   print("MergeSplitsKernel", kWarpSize * kMergeWarps);
   print("ScoresToColumnSumsKernel", 256);
-  print("BoundEventsKernel", kSelectThreads, bound_shared_bytes(kMostRecallWidth));
+  print("BoundEventsKernel", kSelectThreads, coded_query_bytes(kMostRecallWidth));
   print("CloseEventsKernel", kCloseThreads);
   print("CopyRunsKernel", kCopyThreads);
   print("CountRecallsKernel", kCountThreads);

@@ -45,6 +45,7 @@ SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "
 BEHIND_HEADERS = {
     "src/tools/trace_on_device.cpp": {"device", "kernels"},  # runs the kernels of golden cases, no engine
     "benchmarks/bench_kernels.cpp": {"kernels"},             # times them one by one
+    "benchmarks/bench_device_model.cpp": {"kernels"},        # bytes of codes; turns early launches off
     "benchmarks/bench_store.cpp": {"store"},                 # reads the raw medium by the store's engines
     "benchmarks/memoria_sorting.cpp": {"training"},          # its optimizer
 }
