@@ -358,6 +358,31 @@ void surprise(Bench& bench, const Flags& f, DType dtype) {
       bench.copy_of(figure.bytes));
 }
 
+/// The first surprise of a step: one row, which several blocks share.
+void surprise_of_token(Bench& bench, const Flags& f) {
+  const std::string name = "surprise, decode";
+  if (!bench.wanted(name)) return;
+  const NormalArray logits(f.vocab, DType::float32);
+  const DeviceArray<std::int64_t> target(std::vector<std::int64_t>{f.vocab / 2});
+  const DeviceArray<float> out(1);
+  const DeviceArray<kernels::OnlineSoftmax> parts(kernels::kSurpriseParts);
+  const auto arrived = scalar(std::uint32_t{0});
+  kernels::SurpriseParams p;
+  p.logits = logits.data();
+  p.n = 1;
+  p.vocab = p.row_stride = f.vocab;
+  p.targets = target.data();
+  p.surprise = out.data();
+  p.maybe_parts = parts.data();
+  p.maybe_arrived = arrived.data();
+  Figure figure{name};
+  figure.bytes = static_cast<double>(f.vocab * 4);
+  figure.counted = "the logits once; so few that the limit is a launch";
+  bench.measure(
+      figure, [&] { check(kernels::token_surprise(p, bench.stream()), "surprise"); },
+      bench.copy_of(figure.bytes));
+}
+
 void threshold(Bench& bench, const Flags& f, std::int64_t n) {
   const std::string name = n == 1 ? "threshold, decode" : fmt::format("threshold, {} tokens", n);
   if (!bench.wanted(name)) return;
@@ -766,6 +791,7 @@ void run(const Flags& flags) {
       [&] { attention(bench, flags, 1); },
       [&] { surprise(bench, flags, DType::float32); },
       [&] { surprise(bench, flags, DType::bfloat16); },
+      [&] { surprise_of_token(bench, flags); },
       [&] { threshold(bench, flags, flags.chunk); },
       [&] { threshold(bench, flags, 1); },
       [&] { refinement(bench, flags); },

@@ -61,6 +61,8 @@ void carve_room(Carver& c, const ModelConfig& config, std::int64_t head_dim, DTy
   activations.carve(c, config, head_dim, dtype, chunk, 1);
   sequence.last_logits = c.take<float>(config.vocab_size);
   sequence.surprise = c.take<float>(chunk);
+  sequence.parts = c.take<kernels::OnlineSoftmax>(kernels::kSurpriseParts);
+  sequence.parts_arrived = c.take<std::uint32_t>(1);
 }
 
 std::int64_t activation_bytes(const ModelConfig& config, const DeviceWeights& weights, DType dtype,
@@ -277,6 +279,7 @@ void DeviceDecoder::Impl::take_room(std::int64_t new_chunk) {
   Carver carver(buffer.data());
   carve_room(carver, config(), steps->weights.heads().head_dim(), steps->dtype, new_chunk,
              activations, *this);
+  device::check(cudaMemsetAsync(parts_arrived, 0, sizeof(*parts_arrived), stream()), "clearing");
   staging = StagingRing((1 + new_chunk) * static_cast<std::int64_t>(sizeof(std::int64_t)));
   host_logits = PinnedBuffer(config().vocab_size * static_cast<std::int64_t>(sizeof(float)),
                              "a row of logits", "raise the limit of locked memory");

@@ -235,6 +235,7 @@ struct DeviceMemory::Impl {
   unsigned long long* score_tokens = nullptr;   // [P, rules::kScoreBins], of recall
   rules::ScoreCentre* score_centres = nullptr;  // [n_lanes], of recall
   std::uint32_t* attended = nullptr;            // [kAttentionCounters * G], of attention
+  std::uint32_t* averaged = nullptr;            // [H], of the mean query
   const void** ring_keys = nullptr;             // of all layers
   // where keys set the flags: the event that is growing, and its keys' moments by channel
   kernels::KeySegmenterState* key_segmenter = nullptr;  // one, or [scopes]

@@ -254,6 +254,7 @@ kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(const Layer& laye
   p.mean = mean_query;
   p.workspace = workspace;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  p.maybe_arrived = averaged;
   return p;
 }
 
@@ -632,6 +633,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   score_tokens = c.take<unsigned long long>(P * rules::kScoreBins);
   score_centres = c.take<rules::ScoreCentre>(n_lanes);
   attended = c.take<std::uint32_t>(kernels::kAttentionCounters * G);
+  averaged = c.take<std::uint32_t>(shape.n_heads);
   ring_keys = c.take<const void*>(shape.n_layers);
   if (segments_by_keys()) {
     key_segmenter = c.take<kernels::KeySegmenterState>(key_segmenters());
