@@ -106,10 +106,8 @@ cudaError_t launch_in_batches(std::int64_t n_sequences, const MakeArgs& make_arg
   constexpr std::int64_t kMany = most_in_long_launch<Args>();
   static_assert(sizeof(Batch<Args, kMost>) <= kMostParameterBytes);
   static_assert(sizeof(Batch<Args, kMany>) <= kMostLongParameterBytes && kMany > kMost);
-  if constexpr (std::is_invocable_v<const Launch&, const Batch<Args, kMany>&>) {
-    if (n_sequences > kMost) return launch_in_groups<Args, kMany>(n_sequences, make_args, launch);
-  }
-  return launch_in_groups<Args, kMost>(n_sequences, make_args, launch);
+  return n_sequences <= kMost ? launch_in_groups<Args, kMost>(n_sequences, make_args, launch)
+                              : launch_in_groups<Args, kMany>(n_sequences, make_args, launch);
 }
 
 /// make_args for kernels that are given a call's parameters themselves, of all calls.

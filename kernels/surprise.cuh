@@ -74,9 +74,9 @@ struct MergeSoftmax {
 
 /// One block for each part of a row; blocks beyond the grid's limit take several. The y of the grid
 /// is sequences.
-template <class Logit>
+template <class Logit, std::int64_t kMost>
 __global__ void __launch_bounds__(kSurpriseThreads)
-    SurpriseKernel(const Batch<SurpriseParams> batch) {
+    SurpriseKernel(const Batch<SurpriseParams, kMost> batch) {
   const SurpriseParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
@@ -108,8 +108,9 @@ __global__ void __launch_bounds__(kSurpriseThreads)
 }
 
 /// The same, of a piece.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kSurpriseThreads)
-    SurprisePieceKernel(const Batch<SurprisePieceParams> batch) {
+    SurprisePieceKernel(const Batch<SurprisePieceParams, kMost> batch) {
   const SurprisePieceParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);

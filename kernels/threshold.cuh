@@ -116,9 +116,9 @@ __device__ inline void stage_surprise(const ThresholdParams& p, std::int64_t fir
 
 /// 8 threads per token. The y of the grid is sequences. \tparam kStaged whether spans fit into
 /// shared memory (is_staged), whose indices are of 32 bits
-template <bool kStaged>
+template <bool kStaged, std::int64_t kMost>
 __global__ void __launch_bounds__(kThresholdThreads)
-    ThresholdKernel(const Batch<ThresholdParams> batch) {
+    ThresholdKernel(const Batch<ThresholdParams, kMost> batch) {
   const ThresholdParams& p = batch.of[blockIdx.y];
   const std::int64_t first = p.state->tokens;
   const int lane = static_cast<int>(threadIdx.x) % kThresholdLanes;

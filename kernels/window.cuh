@@ -22,9 +22,9 @@ inline constexpr int kWindowThreads = 256;
 
 /// One thread for a pack of a key's channels and the pack that rotates with it, or for a pack of a
 /// value's.
-template <class T, int kPack>
+template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    AppendWindowKernel(const Batch<AppendParams> batch) {
+    AppendWindowKernel(const Batch<AppendParams, kMost> batch) {
   const AppendParams& p = batch.of[blockIdx.y];
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
   const auto half = static_cast<unsigned>(p.rotary_dim / 2);
@@ -87,8 +87,9 @@ __global__ void __launch_bounds__(kWindowThreads)
 
 /// The angle of position 64 a + b is that of 64 a rotated by that of b, as in the CPU's twin, so
 /// that both round the same numbers.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    RotaryAnglesKernel(const Batch<RotaryAnglesParams> batch) {
+    RotaryAnglesKernel(const Batch<RotaryAnglesParams, kMost> batch) {
   const RotaryAnglesParams& p = batch.of[blockIdx.y];
   constexpr std::int64_t kAnchor = 64;
   const std::int64_t first = *p.first_position, count = p.n * p.n_frequencies;
@@ -171,9 +172,9 @@ __device__ inline void turn_heads(const MeanQueryParams& p, const Row* rows,
 /// partial[split, channel] = sum over the split's queries. A block takes 32 packs of channels; its
 /// warps take the rows in turn and are added in their order. Then the last block of a group of
 /// tiles makes the mean of the heads in them.
-template <class T, int kPack>
+template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads, 4)
-    SumQueriesKernel(const Batch<MeanQueryArgs> batch) {
+    SumQueriesKernel(const Batch<MeanQueryArgs, kMost> batch) {
   const MeanQueryArgs& a = batch.of[blockIdx.y];
   const T* const q = static_cast<const T*>(a.p.q);
   double* const partial = static_cast<double*>(a.p.workspace);
@@ -223,8 +224,9 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
 }
 
 /// The mean of rows that are the queries themselves, where they are few, or the splits' sums.
-template <class Row>
-__global__ void __launch_bounds__(kWindowThreads) TurnMeanKernel(const Batch<MeanQueryArgs> batch) {
+template <class Row, std::int64_t kMost>
+__global__ void __launch_bounds__(kWindowThreads)
+    TurnMeanKernel(const Batch<MeanQueryArgs, kMost> batch) {
   const MeanQueryArgs& a = batch.of[blockIdx.y];
   turn_heads(a.p, static_cast<const Row*>(a.rows), a.row_stride, a.n_rows, 0, a.p.n_heads,
              static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x,

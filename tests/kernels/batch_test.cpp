@@ -72,9 +72,8 @@ TEST_CASE("a batch of windows has the bits of its sequences alone") {
         }
         return p;
       };
-      check_batches<AppendParams>(make, append_window, append_window_batch, [](std::int64_t n) {
-        return launches_of(working(n), kMostInLaunch);
-      });
+      check_batches<AppendParams>(make, append_window, append_window_batch,
+                                  [](std::int64_t n) { return launches_of(working(n)); });
     }
 }
 
@@ -94,9 +93,8 @@ TEST_CASE("a batch of rotary angles has the bits of its sequences alone") {
     p.sin = arena.out<float>(p.n * p.n_frequencies);
     return p;
   };
-  check_batches<RotaryAnglesParams>(make, rotary_angles, rotary_angles_batch, [](std::int64_t n) {
-    return launches_of(working(n), kMostInLaunch);
-  });
+  check_batches<RotaryAnglesParams>(make, rotary_angles, rotary_angles_batch,
+                                    [](std::int64_t n) { return launches_of(working(n)); });
 }
 
 TEST_CASE("a batch of mean queries has the bits of its sequences alone") {
@@ -125,8 +123,8 @@ TEST_CASE("a batch of mean queries has the bits of its sequences alone") {
       check_batches<MeanQueryParams>(
           make, mean_fixed_query, mean_fixed_query_batch, [&](std::int64_t n) {
             const std::int64_t longer = long_ones ? n / 2 : 0, counted = (longer + 1) / 2;
-            return launches_of(n - longer, kMostInLaunch) + launches_of(counted, kMostInLaunch) +
-                   2 * launches_of(longer - counted, kMostInLaunch);
+            return launches_of(n - longer) + launches_of(counted) +
+                   2 * launches_of(longer - counted);
           });
     }
 }
@@ -154,9 +152,8 @@ TEST_CASE("a batch of surprise has the bits of its sequences alone") {
       }
       return p;
     };
-    check_batches<SurpriseParams>(make, token_surprise, token_surprise_batch, [](std::int64_t n) {
-      return launches_of(working(n), kMostInLaunch);
-    });
+    check_batches<SurpriseParams>(make, token_surprise, token_surprise_batch,
+                                  [](std::int64_t n) { return launches_of(working(n)); });
   }
 }
 
@@ -186,9 +183,8 @@ TEST_CASE("a batch of pieces of logits has the bits of its sequences alone") {
       p.last = arena.out<float>(p.vocab);
       return p;
     };
-    check_batches<SurprisePieceParams>(
-        make, surprise_piece, surprise_piece_batch,
-        [](std::int64_t n) { return launches_of(working(n), kMostInLaunch); });
+    check_batches<SurprisePieceParams>(make, surprise_piece, surprise_piece_batch,
+                                       [](std::int64_t n) { return launches_of(working(n)); });
   }
 }
 
@@ -216,9 +212,8 @@ TEST_CASE("a batch of thresholds has the bits of its sequences alone") {
     p.raw = arena.out<std::uint8_t>(p.n);
     return p;
   };
-  check_batches<ThresholdParams>(
-      make, surprise_threshold, surprise_threshold_batch,
-      [](std::int64_t n) { return launches_of(working(n), kMostInLaunch); });
+  check_batches<ThresholdParams>(make, surprise_threshold, surprise_threshold_batch,
+                                 [](std::int64_t n) { return launches_of(working(n)); });
 }
 
 TEST_CASE("a batch of far rows has the bits of its sequences alone") {
