@@ -6,10 +6,10 @@
 #include <map>
 #include <set>
 
-#include "episodic/cpu/weights.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/model/tensor_parallel.hpp"
 #include "episodic/model/weight_plan.hpp"
+#include "model/elementwise.hpp"
 #include "support/test.hpp"
 
 using namespace episodic;
