@@ -145,6 +145,10 @@ struct FmaRounded {
     return canonical<float>(r);
   }
 };
+template <int kMode>
+struct AddRounded {
+  float operator()(float a, float b) const { return FmaRounded<kMode>{}(a, 1.0f, b); }
+};
 struct DivFloat {
   template <class T>
   T operator()(T a, T b) const {
@@ -664,6 +668,7 @@ Table make_table() {
   t["fma.rm.f32"] = {ternary<float, FmaRounded<FE_DOWNWARD>>, 3};
   t["fma.rp.f32"] = {ternary<float, FmaRounded<FE_UPWARD>>, 3};
   t["fma.rz.f32"] = {ternary<float, FmaRounded<FE_TOWARDZERO>>, 3};
+  t["add.rz.f32"] = {binary<float, AddRounded<FE_TOWARDZERO>>, 2};
   t["div.approx.f32"] = {binary<float, DivApprox>, 2};
   t["rcp.approx.ftz.f32"] = {unary<float, ReciprocalApprox>, 1};
   t["rcp.approx.ftz.f64"] = {unary<double, ReciprocalApprox>, 1};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each family of opcodes against plain C++ that shares nothing with the interpreter.
+#include <cfenv>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -532,6 +533,14 @@ TEST_CASE("PTX: arithmetic of floats") {
   check_fma<float>("fma.rp.f32", "f32", [](Quad x) { return -rounded_down(-x); });
   check_fma<float>("fma.rz.f32", "f32",
                    [](Quad x) { return x < 0 ? -rounded_down(-x) : rounded_down(x); });
+  check_binary<float, float, float>("add.rz.f32", "f32", "f32", "f32", [](float a, float b) {
+    const int before = std::fegetround();
+    std::fesetround(FE_TOWARDZERO);
+    const volatile float x = a, y = b;  // not moved out of the mode
+    const volatile float sum = x + y;
+    std::fesetround(before);
+    return static_cast<float>(sum);
+  });
   check_fma<double>("fma.rn.f64", "f64", [](Quad x) { return static_cast<double>(x); });
   check_unary<float, double>("cvt.f64.f32", "f64", "f32", [](float a) { return a; });
   check_unary<double, float>("cvt.rn.f32.f64", "f32", "f64",
