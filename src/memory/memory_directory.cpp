@@ -335,11 +335,14 @@ namespace detail {
 MemoryDirectory MemoryDirectory::create(const fs::path& dir, io::Syscalls& calls) {
   MemoryDirectory d;
   std::error_code error;
-  if (!fs::exists(dir, error)) {
-    if (const int r = calls.make_directory(dir.c_str()); r < 0 && r != -EEXIST)
-      io::fail(-r, dir, "make the folder", "its parent must exist and be writable");
-    io::Directory(calls, parent_of(dir)).sync();
-  }
+  const auto make = [&](const fs::path& folder) {
+    if (fs::exists(folder, error)) return;
+    if (const int r = calls.make_directory(folder.c_str()); r < 0 && r != -EEXIST)
+      io::fail(-r, folder, "make the folder", "its parent must exist and be writable");
+    io::Directory(calls, parent_of(folder)).sync();
+  };
+  if (is_of_rank(dir)) make(parent_of(dir));  // the folder of all ranks: the first one makes it
+  make(dir);
   d.folder_ = io::Directory(calls, dir);
   check_ours(d.folder_);  // first: nothing is put into a folder that holds other things
   d.take_locks();

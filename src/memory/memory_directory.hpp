@@ -78,6 +78,8 @@ StateFile read_state(const std::filesystem::path& dir, const MemoryManifest::Sta
 
 /// How many ranks keep their parts of a memory in a folder; 0: none do.
 int ranks_in(const std::filesystem::path& dir);
+/// Whether a folder's name is that of a rank's.
+bool is_of_rank(const std::filesystem::path& dir);
 
 /// Leaves at most `most` of the states, the newer the denser, and none but the first that is less
 /// than `apart` tokens behind the one before it.

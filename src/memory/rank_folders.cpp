@@ -12,17 +12,27 @@ namespace episodic {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// The number of ranks that a folder's name says; 0: it is no rank's.
+int ranks_of_name(const fs::path& folder) {
+  int rank = 0, ranks = 0, length = 0;
+  const std::string name = folder.filename().string();
+  const bool named = std::sscanf(name.c_str(), "rank-%5d-of-%5d%n", &rank, &ranks, &length) == 2 &&
+                     length == static_cast<int>(name.size()) && rank >= 0 && rank < ranks;
+  return named ? ranks : 0;
+}
+
+}  // namespace
+
 int detail::ranks_in(const fs::path& dir) {
   std::error_code error;
-  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    int rank = 0, ranks = 0, length = 0;
-    const std::string name = it->path().filename().string();
-    if (std::sscanf(name.c_str(), "rank-%5d-of-%5d%n", &rank, &ranks, &length) == 2 &&
-        length == static_cast<int>(name.size()) && rank >= 0 && rank < ranks)
-      return ranks;
-  }
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+    if (const int ranks = ranks_of_name(it->path())) return ranks;
   return 0;
 }
+
+bool detail::is_of_rank(const fs::path& dir) { return ranks_of_name(dir) > 0; }
 
 fs::path folder_of_rank(const fs::path& dir, int rank, int ranks) {
   if (holds_memory(dir))

@@ -573,7 +573,7 @@ TEST_CASE("states keep windows of 16 bits as they are, and those kept in float32
     };
     goes_on();
     // A version that nobody has written.
-    put_state(keep.dir, 7, state.substr(kHeader));
+    put_state(keep.dir, 8, state.substr(kHeader));
     const std::string said =
         refusal<FileError>([&] { EpisodicMemory::open(keep, OpenMode::read); });
     CHECK(mentions(said, name));
