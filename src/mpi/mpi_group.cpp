@@ -113,7 +113,7 @@ class MpiGroup final : public Group {
   ~MpiGroup() override {
     constexpr auto kLast = std::chrono::seconds(2);  // for what tells the others why
     try {
-      if (!flush(Clock::now() + std::min<Clock::duration>(timeout(), kLast)) || lost_rank() >= 0) {
+      if (flush(Clock::now() + std::min<Clock::duration>(timeout(), kLast)) || lost_rank() >= 0) {
         runtime_->give_up();
         return;
       }
@@ -128,6 +128,7 @@ class MpiGroup final : public Group {
   void send(int to, Kind kind, std::span<const std::byte> bytes) override {
     sent_.remove_if([](Sent& s) { return s.done(); });
     Sent& sent = sent_.emplace_back();
+    sent.to = to;
     sent.bytes.assign(bytes.begin(), bytes.end());
     check(MPI_Isend(sent.bytes.data(), count_of(bytes.size()), MPI_BYTE, to, static_cast<int>(kind),
                     communicator_.get(), &sent.request),
@@ -166,15 +167,16 @@ class MpiGroup final : public Group {
     return false;
   }
 
-  bool flush(Deadline until) override {
+  std::optional<int> flush(Deadline until) override {
     for (Sent& sent : sent_)
-      if (!done_by(sent.request, until)) return false;
+      if (!done_by(sent.request, until)) return sent.to;
     sent_.clear();
-    return true;
+    return std::nullopt;
   }
 
  private:
   struct Sent {
+    int to = 0;
     std::vector<std::byte> bytes;
     MPI_Request request = MPI_REQUEST_NULL;
 

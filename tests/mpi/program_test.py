@@ -27,7 +27,7 @@ def command(n, *words):
 
 
 def run(n, *words, fails=False, stdin=None):
-    done = subprocess.run(command(n, *words), env=ENVIRONMENT, text=True, capture_output=True, timeout=300, input=stdin)
+    done = subprocess.run(command(n, *words), env=ENVIRONMENT, text=True, capture_output=True, timeout=600, input=stdin)
     assert (done.returncode != 0) == fails, (words, done.stdout, done.stderr)
     return done
 
@@ -86,7 +86,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert len(said(done)) == 1 and "--encoder: not with --parallel" in done.stderr, done.stderr
 
     # a process that is killed in the midst of reading: the other says so once, and reading goes on behind
-    text.write_text(words * 600)
+    text.write_text(words * 200)
     killed = work / "killed"
     ingest = ["ingest", "--model", model, "--text", str(text), "--memory-dir", str(killed), "--memory", MEMORY,
               "--commit-every", "512", "--quiet"]
@@ -122,7 +122,7 @@ with tempfile.TemporaryDirectory() as folder:
     begun = time.monotonic()
     _, errors = reading.communicate(timeout=120)
     lines = [line for line in errors.splitlines() if line.startswith("episodic: ")]
-    assert len(lines) == 1 and "for 4 s" in lines[0] and "ended or hangs" in lines[0], errors
+    assert len(lines) == 1 and "rank 1 of 2 has" in lines[0] and "nothing for 4 s" in lines[0], errors
     assert time.monotonic() - begun < 100
     reached = min(committed(0), committed(1))
     assert reached >= 1024, (committed(0), committed(1))

@@ -74,7 +74,7 @@ class Group {
   void leave(const std::string& why) noexcept;
   /// Whether a call has given the group up, or this rank has left.
   bool given_up() const { return !given_up_.empty(); }
-  /// The rank that has sent nothing for the time-out; -1: none.
+  /// The rank that has sent or taken nothing for the time-out; -1: none.
   int lost_rank() const { return lost_; }
   /// How many acts all ranks have agreed on.
   std::int64_t agreed() const { return agreed_; }
@@ -103,8 +103,9 @@ class Group {
   virtual std::optional<Incoming> wait(int from, Deadline until) = 0;
   /// The bytes of the message that `wait` has found. \return false: they did not come by then
   virtual bool take(int from, std::span<std::byte> to, Deadline until) = 0;
-  /// Waits until what was sent has been handed over. \return false: it was not by then
-  virtual bool flush(Deadline until) = 0;
+  /// Waits until what was sent has been handed over.
+  /// \return a rank that has not taken it by then; nothing: all have
+  virtual std::optional<int> flush(Deadline until) = 0;
 
  private:
   template <class T>
@@ -117,7 +118,8 @@ class Group {
   void receive(int from, Kind kind, std::span<std::byte> to);
   void finish_sends();
   [[noreturn]] void give_up(const std::string& why);
-  [[noreturn]] void lost(int rank);
+  /// \param not_done what the rank has not done for the time-out
+  [[noreturn]] void lost(int rank, const char* not_done = "sent");
   /// Sends all but one the outcome of a rank that has failed.
   void tell(int but, const std::string& why);
 

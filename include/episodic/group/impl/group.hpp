@@ -89,11 +89,12 @@ EPISODIC_INLINE void Group::leave(const std::string& why) noexcept {
   }
 }
 
-EPISODIC_INLINE void Group::lost(int from) {
+EPISODIC_INLINE void Group::lost(int from, const char* not_done) {
   lost_ = from;
-  given_up_ = concat("group: rank ", from, " of ", size_, " has sent nothing for ", seconds(),
-                     " s: it has ended or hangs. Start all ranks again; a kept memory goes on from "
-                     "its last commit. Where a rank is only slow, raise the group's timeout");
+  given_up_ =
+      concat("group: rank ", from, " of ", size_, " has ", not_done, " nothing for ", seconds(),
+             " s: it has ended or hangs. Start all ranks again; a kept memory goes on from "
+             "its last commit. Where a rank is only slow, raise the group's timeout");
   tell(from, given_up_);  // those that wait for this one
   throw Error(given_up_);
 }
@@ -125,10 +126,7 @@ EPISODIC_INLINE void Group::receive(int from, Kind kind, std::span<std::byte> to
 }
 
 EPISODIC_INLINE void Group::finish_sends() {
-  if (!flush(deadline()))
-    give_up(concat("group: what rank ", rank_, " of ", size_, " sent was not taken for ", seconds(),
-                   " s: a rank has ended or hangs. Start all ranks again; a kept memory goes on "
-                   "from its last commit"));
+  if (const std::optional<int> late = flush(deadline())) lost(*late, "taken");
 }
 
 EPISODIC_INLINE std::int64_t Group::sum_bytes(std::int64_t n, std::int64_t element, int size,

@@ -56,7 +56,7 @@ class ThreadGroup final : public Group {
     queue.messages.pop_front();
     return true;
   }
-  bool flush(Deadline /*until*/) override { return true; }
+  std::optional<int> flush(Deadline /*until*/) override { return std::nullopt; }
 
  private:
   Queue& between(int from, int to) {
