@@ -15,6 +15,7 @@
 
 #include "episodic/base/error.hpp"
 #include "kernels/batch_fields.hpp"
+#include "layout.hpp"
 
 namespace episodic::device {
 
@@ -328,38 +329,6 @@ class Graph {
  private:
   Graph() = default;
   cudaGraphExec_t executable_ = nullptr;
-};
-
-/// Sizes are counted up to here, and what is more counts as much: settings at the ends of their
-/// ranges would else wrap around. No bound of bytes is larger.
-inline constexpr std::int64_t kMostSize = std::int64_t{1} << 60;
-/// The product of two sizes, at most kMostSize. \pre neither is negative
-inline std::int64_t size_product(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kMostSize : std::min(product, kMostSize);
-}
-
-/// Cuts one buffer into aligned arrays. With a null base it only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* base = nullptr) : base_(base) {}
-  /// Bytes from the start of an array of so many to the next one's.
-  static std::int64_t aligned(std::int64_t bytes) {
-    constexpr std::int64_t kAlign = 256;
-    return (bytes + kAlign - 1) / kAlign * kAlign;
-  }
-  template <class T = std::byte>
-  T* take(std::int64_t count) {
-    const std::int64_t at = used_;
-    const std::int64_t bytes = size_product(count, static_cast<std::int64_t>(sizeof(T)));
-    used_ = std::min(used_ + aligned(bytes), kMostSize);
-    return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::int64_t used_ = 0;
 };
 
 }  // namespace episodic::device

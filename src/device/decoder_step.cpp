@@ -81,7 +81,7 @@ void Cublas::multiply_back(const DeviceLinear& w, DType dtype, const void* dy, s
         "a product");
 }
 
-void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+void Activations::lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
                         std::int64_t rows, std::int64_t sequences) {
   const std::int64_t element = size_of(dtype);
   std::int64_t heads = 0, queries = 0, inner_size = 0, choices = 0, expert_size = 0;
@@ -129,9 +129,9 @@ void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_
 
 std::int64_t Activations::bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
                                 std::int64_t rows, std::int64_t sequences) {
-  Carver counter;
-  Activations().carve(counter, config, head_dim, dtype, rows, sequences);
-  return counter.used();
+  Layout counter;
+  Activations().lay_out(counter, config, head_dim, dtype, rows, sequences);
+  return counter.bytes();
 }
 
 DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device)
@@ -154,8 +154,8 @@ DecoderSteps::BatchRoom& DecoderSteps::batch_room(std::int64_t rows, std::int64_
   batch_buffer_ = DeviceBuffer(Activations::bytes(config, head_dim, dtype, rows, sequences),
                                "the activations of a step of several sequences",
                                "take fewer sequences or tokens in a step");
-  Carver carver(batch_buffer_.data());
-  batch_.of.carve(carver, config, head_dim, dtype, rows, sequences);
+  Layout layout(batch_buffer_.data());
+  batch_.of.lay_out(layout, config, head_dim, dtype, rows, sequences);
   batch_.staging =
       StagingRing((rows + sequences) * static_cast<std::int64_t>(sizeof(std::int64_t)));
   batch_rows_ = rows;

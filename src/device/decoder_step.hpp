@@ -148,7 +148,7 @@ struct Activations {
   float* tile = nullptr;
   kernels::SurpriseState* surprise_state = nullptr;  // [rows]
 
-  void carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+  void lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
              std::int64_t rows, std::int64_t sequences);
   static std::int64_t bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
                             std::int64_t rows, std::int64_t sequences);

@@ -23,7 +23,7 @@ namespace episodic {
 namespace {
 
 using device::Activations;
-using device::Carver;
+using device::Layout;
 using device::CausalLayers;
 using device::DecoderPart;
 using device::DecoderSequence;
@@ -56,20 +56,20 @@ std::vector<std::int64_t> unserved_layers(const ModelConfig& config) {
 }
 
 /// Steps of up to `chunk` tokens of one sequence, and what it keeps of them.
-void carve_room(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+void lay_out_room(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
                 std::int64_t chunk, Activations& activations, DecoderSequence& sequence) {
-  activations.carve(c, config, head_dim, dtype, chunk, 1);
+  activations.lay_out(c, config, head_dim, dtype, chunk, 1);
   sequence.last_logits = c.take<float>(config.vocab_size);
   sequence.surprise = c.take<float>(chunk);
 }
 
 std::int64_t activation_bytes(const ModelConfig& config, const DeviceWeights& weights, DType dtype,
                               std::int64_t chunk) {
-  Carver counter;
+  Layout counter;
   Activations activations;
   DecoderSequence sequence;
-  carve_room(counter, config, weights.heads().head_dim(), dtype, chunk, activations, sequence);
-  return counter.used();
+  lay_out_room(counter, config, weights.heads().head_dim(), dtype, chunk, activations, sequence);
+  return counter.bytes();
 }
 
 }  // namespace
@@ -272,8 +272,8 @@ void DeviceDecoder::Impl::take_room(std::int64_t new_chunk) {
     buffer = DeviceBuffer();  // its bytes may be needed too
     buffer = DeviceBuffer(needed, "a step's activations", "lower chunk");
   }
-  Carver carver(buffer.data());
-  carve_room(carver, config(), steps->weights.heads().head_dim(), steps->dtype, new_chunk,
+  Layout layout(buffer.data());
+  lay_out_room(layout, config(), steps->weights.heads().head_dim(), steps->dtype, new_chunk,
              activations, *this);
   staging = StagingRing((1 + new_chunk) * static_cast<std::int64_t>(sizeof(std::int64_t)));
   host_logits = PinnedBuffer(config().vocab_size * static_cast<std::int64_t>(sizeof(float)),

@@ -19,7 +19,7 @@
 
 namespace episodic {
 
-using device::Carver;
+using device::Layout;
 using device::GrowingArrays;
 using device::GrowingBuffer;
 using kernels::TimelineState;
@@ -77,9 +77,9 @@ void DeviceMemory::Impl::take_planned(const DeviceMemoryOptions& asked) {
     }
   }
   if (!memory.grows()) memory = GrowingBuffer(range_bytes, "the memory", kTakesLess);
-  Carver fixed(memory.data()), growing(memory.data() + fixed_bytes);
+  Layout fixed(memory.data()), growing(memory.data() + fixed_bytes);
   const DeviceMemoryBytes planned = bytes;  // places are those of the most events there may be
-  carve(fixed, growing, max_events);
+  lay_out(fixed, growing, max_events);
   bytes = planned;
   of_events.most = max_events;
   of_tokens.most = of_tokens.arrays.empty() ? 0 : lane_bytes / token_bytes;

@@ -480,7 +480,7 @@ struct DeviceMemory::Impl {
   /// closes little and may be captured: a graph must have joined what forked off it, so that
   /// nothing of this would run beside the next step.
   bool writes_beside() const { return !write_outs.empty() && n > 1; }
-  void carve(device::Carver& fixed, device::Carver& growing, std::int64_t events_room);
+  void lay_out(device::Layout& fixed, device::Layout& growing, std::int64_t events_room);
   void upload_constants();
   /// Back to the empty sequence; with files below, their first events of each scope stay for who
   /// goes on with them.

@@ -12,7 +12,7 @@
 
 namespace episodic {
 
-using device::Carver;
+using device::Layout;
 using device::RecallLists;
 using device::size_product;
 using kernels::DeviceEventId;
@@ -383,16 +383,16 @@ std::pair<std::int64_t, std::int64_t> DeviceMemory::Impl::measure(std::int64_t e
   const std::int64_t planned_spare = spare;
   bytes.snapshots = 0;
   set_spare(0);
-  Carver without, growing_without;
-  carve(without, growing_without, events_room);
+  Layout without, growing_without;
+  lay_out(without, growing_without, events_room);
   const DeviceMemoryBytes needed = bytes;
   set_spare(planned_spare);
-  Carver fixed, growing;
-  carve(fixed, growing, events_room);
+  Layout fixed, growing;
+  lay_out(fixed, growing, events_room);
   const std::int64_t all = bytes.total();
   bytes = needed;
   bytes.snapshots = all - needed.total();
-  return {fixed.used(), growing.used()};
+  return {fixed.bytes(), growing.bytes()};
 }
 
 void DeviceMemory::Impl::count() {
@@ -515,11 +515,11 @@ void DeviceMemory::Impl::plan_tiers() {
 
 /// Gives each array its place. \param c of what is there from the start
 /// \param growing of what the sequence grows into, for `events_room` events
-void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_room) {
+void DeviceMemory::Impl::lay_out(Layout& c, Layout& growing, std::int64_t events_room) {
   const std::int64_t d = shape.head_dim, G = shape.n_kv_heads, H = shape.n_heads;
   std::int64_t mark = 0;
   const auto since = [&] {
-    const std::int64_t used = c.used() + growing.used();
+    const std::int64_t used = c.bytes() + growing.bytes();
     return used - std::exchange(mark, used);
   };
   const std::int64_t P = lanes.per_layer, n_lanes = lanes.n_lanes;
@@ -530,7 +530,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
     const std::int64_t row_bytes = size_product(row, static_cast<std::int64_t>(sizeof(T)));
     const std::int64_t copy_bytes = size_product(events_room, row_bytes);
     for (std::int64_t i = 0; i < n_copies; ++i)
-      of_events.arrays.push_back({growing.used() + size_product(i, copy_bytes), row_bytes});
+      of_events.arrays.push_back({growing.bytes() + size_product(i, copy_bytes), row_bytes});
     array = growing.take<T>(size_product(n_copies, size_product(events_room, row)));
   };
   std::int64_t place = 0;
@@ -552,7 +552,7 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
 
   if (n_slots == 0) {
     for (std::int64_t lane = 0; lane < n_lanes; ++lane)
-      of_tokens.arrays.push_back({growing.used() + size_product(lane, lane_bytes), token_bytes});
+      of_tokens.arrays.push_back({growing.bytes() + size_product(lane, lane_bytes), token_bytes});
     home = growing.take(size_product(n_lanes, lane_bytes));
   }
   all_slots = n_slots > 0

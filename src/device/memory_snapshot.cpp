@@ -59,7 +59,7 @@ std::int64_t DeviceMemory::Impl::state_bytes() const { return saved_bytes() + re
 
 /// Relevance of all layers, which lies in one piece.
 std::int64_t DeviceMemory::Impl::relevance_bytes() const {
-  return device::Carver::aligned(capacity * shape.n_heads * std::int64_t{sizeof(float)}) *
+  return device::Layout::aligned(capacity * shape.n_heads * std::int64_t{sizeof(float)}) *
          shape.n_layers;
 }
 
