@@ -82,7 +82,7 @@ void Cublas::multiply_back(const DeviceLinear& w, DType dtype, const void* dy, s
 }
 
 void Activations::lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
-                        std::int64_t rows, std::int64_t sequences) {
+                          std::int64_t rows, std::int64_t sequences) {
   const std::int64_t element = size_of(dtype);
   std::int64_t heads = 0, queries = 0, inner_size = 0, choices = 0, expert_size = 0;
   for (const LayerSpec& s : config.layers) {

@@ -149,7 +149,7 @@ struct Activations {
   kernels::SurpriseState* surprise_state = nullptr;  // [rows]
 
   void lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
-             std::int64_t rows, std::int64_t sequences);
+               std::int64_t rows, std::int64_t sequences);
   static std::int64_t bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
                             std::int64_t rows, std::int64_t sequences);
 };

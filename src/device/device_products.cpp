@@ -19,12 +19,12 @@
 namespace episodic {
 namespace {
 
-using device::Layout;
 using device::check;
 using device::Cublas;
 using device::CurrentDevice;
 using device::DeviceBuffer;
 using device::DeviceLinear;
+using device::Layout;
 
 constexpr const char* kTakeLess = "take a smaller model, or the host's products";
 

@@ -17,8 +17,8 @@ inline std::int64_t size_product(std::int64_t a, std::int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? kMostSize : std::min(product, kMostSize);
 }
 
-/// Where the arrays of one buffer lie: each behind the one before, aligned. Without a buffer it only
-/// counts, and hands out null.
+/// Where the arrays of one buffer lie: each behind the one before, aligned. Without a buffer it
+/// only counts, and hands out null.
 class Layout {
  public:
   Layout() = default;
