@@ -29,7 +29,7 @@ using Json = nlohmann::json;
 
 struct Flags {
   std::filesystem::path model, json;
-  bool make_random = false, profile = false;
+  bool make_random = false, profile = false, early_launches = false;
   /// Of a random model; the defaults are those of Llama 3.1 8B.
   std::int64_t vocab = 128256, hidden = 4096, inner = 14336, layers = 32, heads = 32, kv_heads = 8;
   std::string memory = "{}", commit;
@@ -104,7 +104,10 @@ void run(const Flags& flags) {
   use_device(flags.device);
   const MemoryConfig config = parse_memory_config(flags.memory);
   if (flags.make_random) write_random_model(flags);
-  DeviceDecoder model = DeviceDecoder::load(flags.model, {std::nullopt, flags.device});
+  DeviceDecoder::Options options;
+  options.device = flags.device;
+  options.early_launches = flags.early_launches;
+  DeviceDecoder model = DeviceDecoder::load(flags.model, options);
   model.attach_memory(config, flags.context + flags.decode + 2);
   const ModelConfig& c = model.config();
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
@@ -252,6 +255,7 @@ int main(int argc, char** argv) {
     app.option(name, value, text).between(least, most).shows_default();
   };
   app.option("--model", flags.model, "Hugging Face directory").required();
+  app.flag("--early-launches", flags.early_launches, "Let kernels of a token begin early");
   app.flag("--make-random", flags.make_random, "Write a random model there first");
   add("--vocab", flags.vocab, "Of a random model", 2, 1 << 20);
   add("--hidden", flags.hidden, "Of a random model, a multiple of 16 times --heads", 16, 1 << 16);

@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(kThresholdThreads)
     const float s = p.surprise[i];
     p.threshold[i] = threshold;
     p.raw[i] = s > threshold ? 1 : 0;
+    if (p.maybe_kept) p.maybe_kept[i] = s;
     p.recent[(first + i) % p.recent_capacity] = s;
     if (isnan(s) && first + i > 0)
       atomicOr(&p.state->errors, static_cast<std::uint32_t>(kSurpriseIsNaN));

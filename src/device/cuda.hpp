@@ -289,8 +289,9 @@ class StagingRing {
 /// Work that was recorded once and is launched as a whole.
 class Graph {
  public:
-  /// Records what `enqueue` enqueues on `stream`, none of which runs. Whatever goes wrong, the
-  /// stream captures no longer and no error is left behind.
+  /// Records what `enqueue` enqueues on `stream`, none of which runs, and brings it to the device,
+  /// so that its first launch does not. Whatever goes wrong, the stream captures no longer and no
+  /// error is left behind.
   /// \throws DeviceError, where something in it cannot be captured; whatever `enqueue` throws
   template <class Enqueue>
   static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
@@ -310,6 +311,7 @@ class Graph {
     const cudaError_t error = cudaGraphInstantiate(&graph.executable_, recorded, 0);
     static_cast<void>(cudaGraphDestroy(recorded));
     check(error, "making a graph");
+    check(cudaGraphUpload(graph.executable_, stream), "bringing a graph to the device");
     return graph;
   }
   /// What it launched must have ended.

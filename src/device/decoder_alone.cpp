@@ -48,8 +48,8 @@ bool DeviceDecoder::Impl::launch_step(StepKind kind) {
   if (!shape) return false;
   try {
     return graphs.launch(device::StepGraphs::Key{{this, *shape}}, stream(), [&] {
-      enqueue(1, nullptr);
-      if (memory) memory->enqueue_end(surprise);
+      const DecoderPart all{this, 0, 1, activations.positions};
+      steps->capture({&all, 1}, activations);
     });
   } catch (const DeviceError&) {
     // What is wrong with the step itself is found again without a graph.

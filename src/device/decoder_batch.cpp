@@ -105,14 +105,9 @@ bool DeviceDecoder::Impl::enqueue_batch(std::span<const SequenceStep> batch) {
                         id = std::copy(s.ids.begin(), s.ids.end(), id);
                       }
                     });
-  const auto enqueue = [&] { steps.enqueue(parts, activations, nullptr); };
-  if (launch_batch(batch, [&] {
-        enqueue();
-        DeviceMemory::enqueue_end_batch(ends_of(batch));
-      }))
-    return true;
+  if (launch_batch(batch, [&] { steps.capture(parts, activations); })) return true;
   for (const SequenceStep& s : batch) s.sequence->impl_->copy_outputs(false);
-  enqueue();
+  steps.enqueue(parts, activations, nullptr);
   return false;
 }
 

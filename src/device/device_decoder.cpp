@@ -91,6 +91,7 @@ DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& option
       std::make_shared<DecoderSteps>(from->config, dtype_of(options, planned), options.device));
   model.impl_->steps->path = opened.path;
   model.impl_->use_graphs = options.graphs;
+  model.impl_->steps->early_launches = options.early_launches;
   model.impl_->event_tokens = options.event_tokens;
   DecoderSteps& steps = *model.impl_->steps;
   steps.weights.load(steps.config, planned, steps.stream.get());

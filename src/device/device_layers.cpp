@@ -206,9 +206,9 @@ DeviceLayers::ScopeLanes DeviceLayers::lanes_of(std::int64_t scope) const {
 // -- these wait -----------------------------------------------------------------------------------
 
 HostRecallLists DeviceLayers::read_lists(const DeviceLayer& layer, std::int64_t p,
-                                         std::size_t lists, cudaStream_t stream) const {
+                                         cudaStream_t stream) const {
   if (layer.place < 0) return {};
-  const RecallLists& of = layer.lists[lists];
+  const RecallLists& of = layer.lists[StepState::kLeft];
   const std::vector<std::int32_t> sizes = read(of.sizes + 3 * p, 3, stream);
   const std::int64_t first = p * sizes_.room;
   return {read(of.similarity + first, sizes[0], stream),
@@ -216,10 +216,10 @@ HostRecallLists DeviceLayers::read_lists(const DeviceLayer& layer, std::int64_t 
           read(of.recalled + first, sizes[2], stream)};
 }
 
-void DeviceLayers::write_lists(const DeviceLayer& layer, std::int64_t p, std::size_t lists,
+void DeviceLayers::write_lists(const DeviceLayer& layer, std::int64_t p,
                                const HostRecallLists& from, cudaStream_t stream) const {
   if (layer.place < 0) return;
-  const RecallLists& of = layer.lists[lists];
+  const RecallLists& of = layer.lists[StepState::kLeft];
   std::int32_t sizes[3];
   const std::pair<DeviceEventId*, const std::vector<DeviceEventId>*> arrays[] = {
       {of.similarity, &from.similarity},

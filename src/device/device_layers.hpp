@@ -35,8 +35,9 @@ namespace episodic::device {
 
 using kernels::DeviceEventId;
 
-/// What recall leaves in a layer. Two in turn: a step reads the queue of the one before, and a step
-/// that is begun anew finds it untouched.
+/// What recall leaves in a layer. Two: a step reads the queue of the steps before and fills lists
+/// of its own, so that a step that is begun anew finds the first untouched. Its end copies them
+/// there.
 struct RecallLists {
   DeviceEventId* similarity = nullptr;  // [P, room], lane by lane
   DeviceEventId* contiguity = nullptr;
@@ -75,7 +76,7 @@ struct DeviceLayer {
   // with codes of them: kernels::CodeLayer
   std::int8_t* codes = nullptr;
   float* code_bounds = nullptr;
-  std::array<RecallLists, 2> lists;
+  std::array<RecallLists, 2> lists;  // StepState::kLeft, kOpen
 };
 
 /// Where attention finds the events of a layer's lanes.
@@ -146,7 +147,7 @@ class DeviceLayers {
   bool wants_mean_query(const DeviceLayer& layer, const StepState& step) const {
     return step.far && layer.place >= 0 && (step.recalls_now || weighs(layer));
   }
-  /// [lanes] that recall, over the one or other lists.
+  /// [lanes] that recall, over StepState::kLeft or kOpen.
   const kernels::LaneLists* lane_lists(std::size_t lists) const { return lane_lists_[lists]; }
 
   // -- what a step's launches are told ------------------------------------------------------------
@@ -186,11 +187,10 @@ class DeviceLayers {
   kernels::CodeParams code_params(const kernels::ClosedEvents& closed) const;
 
   // -- these wait ---------------------------------------------------------------------------------
-  HostRecallLists read_lists(const DeviceLayer& layer, std::int64_t p, std::size_t lists,
-                             cudaStream_t stream) const;
-  /// \throws DataError for lists that have no room
-  void write_lists(const DeviceLayer& layer, std::int64_t p, std::size_t lists,
-                   const HostRecallLists& from, cudaStream_t stream) const;
+  HostRecallLists read_lists(const DeviceLayer& layer, std::int64_t p, cudaStream_t stream) const;
+  /// The lists that finished steps left. \throws DataError for lists that have no room
+  void write_lists(const DeviceLayer& layer, std::int64_t p, const HostRecallLists& from,
+                   cudaStream_t stream) const;
   /// Of events [first, end) of a lane, [events, H / P * d].
   std::vector<float> read_representatives(const Lane& lane, EventId first, EventId end,
                                           cudaStream_t stream) const;

@@ -86,8 +86,14 @@ kernels::ReceiveParams DeviceRetention::receive_params(std::size_t lists) const 
 
 kernels::RecallCountsParams DeviceRetention::count_params(std::size_t lists,
                                                           const std::int32_t* lane_scopes) const {
-  return {layers_.lane_lists(lists), sizes_.lanes.n_lanes, lane_scopes,     sizes_.max_events,
-          timeline_.steps(),         recall_counts_,       recalled_events_};
+  return {layers_.lane_lists(lists),
+          sizes_.lanes.n_lanes,
+          lane_scopes,
+          sizes_.max_events,
+          timeline_.steps(),
+          recall_counts_,
+          recalled_events_,
+          lists == StepState::kOpen ? layers_.lane_lists(StepState::kLeft) : nullptr};
 }
 
 // -- Memoria's graph ------------------------------------------------------------------------------
@@ -204,10 +210,10 @@ void DeviceRetention::drop_forgotten(std::int64_t scope, HostRecallLists& lists)
 }
 
 kernels::ForgetParams DeviceRetention::forget_params(std::int64_t first, std::int64_t count,
-                                                     std::int64_t scope, std::size_t lists) const {
+                                                     std::int64_t scope) const {
   const DeviceLayers::ScopeLanes of_scope = layers_.lanes_of(scope);
   return {to_forget_ + first, count, marks_ + scope * sizes_.max_events,
-          layers_.lane_lists(lists) + of_scope.first, of_scope.count};
+          layers_.lane_lists(StepState::kLeft) + of_scope.first, of_scope.count};
 }
 
 void DeviceRetention::note_forgotten(std::int64_t scope, const std::vector<EventId>& events) {

@@ -71,6 +71,7 @@ class DeviceRetention {
                                        const RecallLists& lists, const Workspace& w) const;
   /// What the layers' events received in a step, over the one or other lists.
   kernels::ReceiveParams receive_params(std::size_t lists) const;
+  /// Counts what the step attended, and keeps what it recalled for the next one.
   kernels::RecallCountsParams count_params(std::size_t lists,
                                            const std::int32_t* lane_scopes) const;
 
@@ -117,8 +118,8 @@ class DeviceRetention {
   void drop_forgotten(std::int64_t scope, HostRecallLists& lists) const;
   /// The list of events that are to be marked: at most chunk of a launch.
   DeviceEventId* to_forget() const { return to_forget_; }
-  kernels::ForgetParams forget_params(std::int64_t first, std::int64_t count, std::int64_t scope,
-                                      std::size_t lists) const;
+  kernels::ForgetParams forget_params(std::int64_t first, std::int64_t count,
+                                      std::int64_t scope) const;
   /// The host's side of that. \param events ascending, none of which was forgotten
   void note_forgotten(std::int64_t scope, const std::vector<EventId>& events);
   /// After `clear`, for the first events of what was forgotten before, which the tiers below still

@@ -125,6 +125,7 @@ kernels::ThresholdParams DeviceTimeline::threshold_params(std::int64_t n,
   p.recent_capacity = recent_capacity();
   p.threshold = threshold_;
   p.raw = raw_;
+  p.maybe_kept = surprise_;
   return p;
 }
 

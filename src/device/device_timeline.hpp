@@ -62,10 +62,8 @@ class DeviceTimeline {
   }
 
   // -- the end of a step --------------------------------------------------------------------------
-  /// Where keep_surprise puts it, [n].
-  float* surprise() const { return surprise_; }
-  /// Raw flags: by surprise or by keys on the device, by token numbers on the host, which needs
-  /// nothing from it.
+  /// Raw flags by surprise, which is kept; those by keys on the device, or by token numbers on the
+  /// host, which needs nothing from it, replace them.
   kernels::ThresholdParams threshold_params(std::int64_t n, const float* surprise) const;
   bool by_keys() const { return reads_keys(sizes_.config.segmenter); }
   kernels::KeySegmenterParams key_segmenter_params(std::int64_t n, const Workspace& w) const;

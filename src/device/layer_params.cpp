@@ -126,7 +126,7 @@ kernels::RecallParams DeviceLayers::recall_params(const DeviceLayer& layer, cons
   p.maybe_forgotten = maybe_forgotten;
   p.codes = layer.codes;
   p.code_bounds = layer.code_bounds;
-  const RecallLists& before = layer.lists[step.lists_now];
+  const RecallLists& before = layer.lists[StepState::kLeft];
   p.queue = before.contiguity;
   p.queue_size = before.sizes + 1;
   p.similarity = lists.similarity;

@@ -43,8 +43,8 @@ void DeviceMemory::Impl::send_forgotten(std::span<const ToForget> fresh) {
         const auto from = f.events.begin() + static_cast<std::ptrdiff_t>(sent[i]);
         const auto count = std::min(m.sizes.config.chunk - static_cast<std::int64_t>(list.size()),
                                     static_cast<std::int64_t>(f.events.end() - from));
-        launch.push_back(m.retention.forget_params(static_cast<std::int64_t>(list.size()), count,
-                                                   f.scope, m.step.lists_now));
+        launch.push_back(
+            m.retention.forget_params(static_cast<std::int64_t>(list.size()), count, f.scope));
         list.insert(list.end(), from, from + count);
         sent[i] += static_cast<std::size_t>(count);
       }

@@ -28,7 +28,7 @@ void DeviceMemory::end_step(const float* surprise) {
 }
 
 std::vector<std::exception_ptr> DeviceMemory::end_step_batch(std::span<const EndOfStep> steps) {
-  Impl::enqueue_end(steps);
+  Impl::enqueue_end(steps, nullptr);
   std::vector<std::exception_ptr> failures;
   failures.reserve(steps.size());
   for (const EndOfStep& s : steps) {
@@ -55,13 +55,27 @@ void DeviceMemory::enqueue_end(const float* surprise) {
   enqueue_end_batch(std::array{EndOfStep{this, surprise}});
 }
 
-void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps) {
-  Impl::enqueue_end(steps);
+void DeviceMemory::enqueue_end_batch(std::span<const EndOfStep> steps, CUstream_st* maybe_beside) {
+  Impl::enqueue_end(steps, maybe_beside);
   for (const EndOfStep& s : steps) s.memory->impl_->end_behind_files();
 }
 
+void DeviceMemory::enqueue_thresholds_batch(std::span<const EndOfStep> steps, CUstream_st* beside) {
+  for_sharing(
+      steps,
+      [](const EndOfStep& a, const EndOfStep& b) {
+        return a.memory->impl_->shares_launches(*b.memory->impl_);
+      },
+      [&](std::span<const EndOfStep> part) {
+        Impl& first = *part.front().memory->impl_;
+        const device::CurrentDevice current(first.device);
+        first.find_thresholds(part, beside);
+      });
+}
+
 /// But for what comes behind files.
-void DeviceMemory::Impl::enqueue_end(std::span<const EndOfStep> steps) {
+/// \param maybe_on a stream beside the memories', or theirs
+void DeviceMemory::Impl::enqueue_end(std::span<const EndOfStep> steps, cudaStream_t maybe_on) {
   for (const EndOfStep& s : steps) {
     const Impl& m = *s.memory->impl_;
     const std::int64_t n_layers = m.sizes.shape.n_layers;
@@ -76,55 +90,57 @@ void DeviceMemory::Impl::enqueue_end(std::span<const EndOfStep> steps) {
       [](const EndOfStep& a, const EndOfStep& b) {
         return a.memory->impl_->shares_launches(*b.memory->impl_);
       },
-      [](std::span<const EndOfStep> part) {
+      [&](std::span<const EndOfStep> part) {
         Impl& first = *part.front().memory->impl_;
         const device::CurrentDevice current(first.device);
-        first.find_boundaries(part);
-        first.close(part);
+        const cudaStream_t on = maybe_on ? maybe_on : first.stream;
+        first.find_thresholds(part, on);
+        first.find_boundaries(part, on);
+        first.close(part, on);
       });
+}
+
+/// Of memories that share their launches, this one the first: raw flags by surprise, which is kept
+/// for whoever asks, unless they are there. They depend on steps before and on surprise alone.
+void DeviceMemory::Impl::find_thresholds(std::span<const EndOfStep> steps, cudaStream_t on) {
+  auto& raw_flags = emptied(of_end.raw_flags);
+  for (const EndOfStep& s : steps) {
+    Impl& m = *s.memory->impl_;
+    if (m.step.has_thresholds) continue;
+    m.step.has_thresholds = true;
+    if (m.keeps_in_files())
+      m.timeline.copy_saved(m.before_end, false, cudaMemcpyDeviceToDevice, on);
+    raw_flags.push_back(m.timeline.threshold_params(m.step.n, s.surprise));
+  }
+  device::launch_batch(kernels::surprise_threshold_batch, raw_flags, on, "thresholds");
 }
 
 /// Of memories that share their launches, this one the first: what their events received, and
 /// boundaries.
-void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
+void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps, cudaStream_t on) {
   auto& masses = emptied(of_end.masses);
   auto& counts = emptied(of_end.counts);
-  auto& raw_flags = emptied(of_end.raw_flags);
   auto& keys = emptied(of_end.keys);
   auto& refinements = emptied(of_end.refinements);
   for (const EndOfStep& s : steps) {
     Impl& m = *s.memory->impl_;
-    const bool later = m.keeps_in_files();  // end_behind_files
-    if (later) m.timeline.copy_saved(m.before_end, false, cudaMemcpyDeviceToDevice, stream);
-    const std::size_t lists = m.step.lists();
-    if (m.retention.has_graph() && m.step.far && !later)
-      masses.push_back(m.retention.receive_params(lists));
-    if (m.step.far && !later)
-      counts.push_back(m.retention.count_params(lists, m.tiers.lane_scopes()));
-    // The step's surprise is kept for whoever asks.
-    device::check(cudaMemcpyAsync(m.timeline.surprise(), s.surprise,
-                                  static_cast<std::size_t>(m.step.n) * sizeof(float),
-                                  cudaMemcpyDeviceToDevice, stream),
-                  "keeping the surprise");
-    raw_flags.push_back(m.timeline.threshold_params(m.step.n, s.surprise));
-    refinements.push_back(m.timeline.refine_params(m.step.n, m.workspace));
-  }
-  device::launch_batch(kernels::receive_masses_batch, masses, stream, "what events received");
-  device::launch_batch(kernels::count_recalls_batch, counts, stream, "counting recalls");
-  device::launch_batch(kernels::surprise_threshold_batch, raw_flags, stream, "thresholds");
-  for (const EndOfStep& s : steps) {
-    Impl& m = *s.memory->impl_;
-    if (m.timeline.by_token_number())
-      m.timeline.send_flags(m.step.tokens, m.step.n, m.staging, stream);
+    m.step.has_thresholds = false;  // of this end; it may be refused and come again
+    if (m.timeline.by_token_number()) m.timeline.send_flags(m.step.tokens, m.step.n, m.staging, on);
     if (m.timeline.by_keys())
       keys.push_back(m.timeline.key_segmenter_params(m.step.n, m.workspace));
+    refinements.push_back(m.timeline.refine_params(m.step.n, m.workspace));
+    if (!m.step.far || m.keeps_in_files()) continue;  // end_behind_files
+    if (m.retention.has_graph()) masses.push_back(m.retention.receive_params(m.step.lists()));
+    counts.push_back(m.retention.count_params(m.step.lists(), m.tiers.lane_scopes()));
   }
-  device::launch_batch(kernels::segment_by_keys_batch, keys, stream, "boundaries from keys");
-  device::launch_batch(kernels::refine_boundaries_batch, refinements, stream, "refinement");
+  device::launch_batch(kernels::receive_masses_batch, masses, on, "what events received");
+  device::launch_batch(kernels::count_recalls_batch, counts, on, "counting recalls");
+  device::launch_batch(kernels::segment_by_keys_batch, keys, on, "boundaries from keys");
+  device::launch_batch(kernels::refine_boundaries_batch, refinements, on, "refinement");
 }
 
 /// Of memories that share their launches, this one the first: relevance, and what the step closes.
-void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
+void DeviceMemory::Impl::close(std::span<const EndOfStep> steps, cudaStream_t on) {
   auto& relevance = emptied(of_end.relevance);
   auto& closings = emptied(of_end.closings);
   auto& placings = emptied(of_end.places);
@@ -144,16 +160,16 @@ void DeviceMemory::Impl::close(std::span<const EndOfStep> steps) {
     if (!m.tiers.writes_beside(m.step.n))
       kept.push_back(m.tiers.block_params(0, m.sizes.recalling));
   }
-  device::launch_batch(kernels::commit_relevance_batch, relevance, stream, "relevance");
-  device::launch_batch(kernels::close_events_batch, closings, stream, "closing events");
-  device::launch_batch(kernels::place_events_batch, placings, stream, "placing events");
-  device::launch_batch(kernels::select_representatives_batch, chosen, stream, "representatives");
-  device::launch_batch(kernels::encode_representatives_batch, codes, stream,
+  device::launch_batch(kernels::commit_relevance_batch, relevance, on, "relevance");
+  device::launch_batch(kernels::close_events_batch, closings, on, "closing events");
+  device::launch_batch(kernels::place_events_batch, placings, on, "placing events");
+  device::launch_batch(kernels::select_representatives_batch, chosen, on, "representatives");
+  device::launch_batch(kernels::encode_representatives_batch, codes, on,
                        "codes of representatives");
-  device::launch_batch(kernels::event_to_block_batch, kept, stream, "keeping events");
+  device::launch_batch(kernels::event_to_block_batch, kept, on, "keeping events");
   for (const EndOfStep& s : steps)
     if (Impl& m = *s.memory->impl_; m.may_close() && m.tiers.writes_beside(m.step.n))
-      m.tiers.write_out(stream);
+      m.tiers.write_out(on);
 }
 
 /// Hands the events that this step has closed to the files.
@@ -220,7 +236,6 @@ void DeviceMemory::Impl::end_step() {
   step.tokens += step.n;
   ++step.n_steps;
   step.steps_since_recall = step.next_since_recall;
-  if (step.recalled_in_step) step.lists_now = 1 - step.lists_now;
   step.far_in_last_step = step.far;
   if (step.far) step.lists_are_written = false;
   retention.after_step(step.last_first, step.tokens);

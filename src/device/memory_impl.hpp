@@ -216,15 +216,16 @@ struct DeviceMemory::Impl {
 
   // -- its end (memory_end.cpp) -------------------------------------------------------------------
   /// All that the host knows of closing: nothing can before something has left the window.
-  bool may_close() const {
-    return sizes.recalling > 0 && step.tokens + step.n > sizes.config.n_local + sizes.config.n_init;
-  }
+  bool may_close() const { return sizes.recalling > 0 && step.far; }
   /// Whether the open step's end waits until files have kept what it closed: all that cannot be
   /// put back comes behind that (end_behind_files).
   bool keeps_in_files() const { return tiers.files() && may_close(); }
-  static void enqueue_end(std::span<const EndOfStep> steps);
-  void find_boundaries(std::span<const EndOfStep> steps);
-  void close(std::span<const EndOfStep> steps);
+  // On `on`, the stream or one beside it.
+  static void enqueue_thresholds(std::span<const EndOfStep> steps, cudaStream_t on);
+  static void enqueue_end(std::span<const EndOfStep> steps, cudaStream_t maybe_on);
+  void find_thresholds(std::span<const EndOfStep> steps, cudaStream_t on);
+  void find_boundaries(std::span<const EndOfStep> steps, cudaStream_t on);
+  void close(std::span<const EndOfStep> steps, cudaStream_t on);
   void keep_closed();
   void end_behind_files();
   void end_step();

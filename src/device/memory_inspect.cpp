@@ -46,13 +46,13 @@ void DeviceMemory::Impl::check_scope(std::int64_t scope) const {
 
 HostRecallLists DeviceMemory::Impl::read_lists(const Layer& layer, std::int64_t p) const {
   if (!step.far_in_last_step) return {};
-  return layers.read_lists(layer, p, step.lists_now, stream);
+  return layers.read_lists(layer, p, stream);
 }
 
 void DeviceMemory::Impl::write_lists(const Layer& layer, std::int64_t p,
                                      const HostRecallLists& from) {
   step.lists_are_written = true;
-  layers.write_lists(layer, p, step.lists_now, from, stream);
+  layers.write_lists(layer, p, from, stream);
 }
 
 std::int64_t DeviceMemory::scopes() const { return impl_->sizes.scopes; }

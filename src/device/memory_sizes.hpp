@@ -105,8 +105,7 @@ struct StepState {
   bool recalls_now = true;  // else it attends what the step before recalled
   bool has_angles = false;  // its rotary angles are there
   std::int64_t steps_since_recall = 0, next_since_recall = 0;
-  std::size_t lists_now = 0;  // which of the two lists the finished steps left
-  bool recalled_in_step = false;
+  bool has_thresholds = false;  // its raw flags by surprise are there
   // The recall lists came from outside (a snapshot, a memory of the host): their events may be in
   // no slot, so that the next step that reads them fetches them, though it recalls nothing.
   bool lists_are_written = false;
@@ -114,8 +113,9 @@ struct StepState {
   bool far_in_last_step = false;
   std::int64_t last_first = 0, last_n = 0;
 
-  /// Of the open step: the one or other lists.
-  std::size_t lists() const { return recalls_now ? 1 - lists_now : lists_now; }
+  /// Which of a layer's two lists the finished steps left, and which the open step attends.
+  static constexpr std::size_t kLeft = 0, kOpen = 1;
+  std::size_t lists() const { return recalls_now ? kOpen : kLeft; }
   /// Back to the empty sequence.
   void clear() { *this = {}; }
 };

@@ -56,7 +56,7 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
   m.snapshots.kept_rows.before_step(m.step.tokens, n, m.stream);
   m.snapshots.state_now.reset();
   if (LowerTiers* const files = m.tiers.files()) files->begin_step(m.step.tokens);
-  m.step.has_angles = false;
+  m.step.has_angles = m.step.has_thresholds = false;
   m.step.n = n;
   m.step.next_layer = 0;
   m.step.far = m.step.tokens + n > m.sizes.config.n_local;
@@ -64,7 +64,6 @@ void DeviceMemory::begin_step(std::int64_t n, StepKind kind) {
       recall_turn(n, kind, m.step.steps_since_recall, m.sizes.config.recall_every);
   m.step.recalls_now = turn.recalls;
   m.step.next_since_recall = turn.since;
-  m.step.recalled_in_step = m.step.far && m.step.recalls_now;
   // The stream waits here rather than where it must: for a layer of a step that is now begun anew,
   // and before a step of one token, which may be a graph. A graph waits for nothing outside it.
   if (m.tiers.fetches_ahead() || n == 1) m.tiers.join(m.stream);
@@ -78,8 +77,8 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
     return std::nullopt;
   const bool lists = m.step.far && m.sizes.recalling > 0;
   std::uint32_t kind = 0;
-  for (const bool bit : {m.step.far, lists && m.step.recalls_now, lists && m.step.lists_now == 1,
-                         m.may_close(), lists && m.retention.has_forgotten()})
+  for (const bool bit :
+       {m.step.far, lists && m.step.recalls_now, lists && m.retention.has_forgotten()})
     kind = kind << 1 | static_cast<std::uint32_t>(bit);
   return kind;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <vector>
@@ -62,8 +63,14 @@ Result run(const Settings& settings, const std::vector<float>& surprise,
     p.recent_capacity = settings.tau + longest;
     p.threshold = threshold.data();
     p.raw = raw.data();
+    const DeviceArray<float> kept(values.size());
+    if (first % 2 == 1) p.maybe_kept = kept.data();
     REQUIRE(surprise_threshold(p, nullptr) == cudaSuccess);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    if (p.maybe_kept) {
+      const std::vector<float> got = kept.host(), given = values.host();
+      REQUIRE(std::memcmp(got.data(), given.data(), given.size() * sizeof(float)) == 0);
+    }
     for (const float x : threshold.host()) result.threshold.push_back(x);
     for (const std::uint8_t x : raw.host()) result.raw.push_back(x);
     host = state.host()[0];
