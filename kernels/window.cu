@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window.hpp"
 
+#include <numeric>
+
 #include "fields.hpp"
 #include "value_width.cuh"
 #include "window.cuh"
@@ -130,6 +132,7 @@ FieldError check(const MeanQueryParams& p) {
   EPISODIC_FIELD_ALIGNED(p, mean, sizeof(float));
   EPISODIC_FIELD_ALIGNED(p, fixed_cos, sizeof(float));
   EPISODIC_FIELD_ALIGNED(p, fixed_sin, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, maybe_arrived, 4);
   return {};
 }
 
@@ -161,10 +164,12 @@ FieldError check(const MeanQueryParams* params, std::int64_t n_sequences) {
 }
 
 template <class T, int kPack>
-cudaError_t launch_sums(const Batch<MeanQueryArgs>& batch, cudaStream_t stream) {
+cudaError_t launch_sums(Batch<MeanQueryArgs> batch, cudaStream_t stream) {
   const MeanQueryParams& p = batch.of[0].p;
   const std::int64_t width = p.n_heads * p.head_dim;
   constexpr std::int64_t kTile = kWarpSize * kPack;
+  for (int i = 0; i < batch.n; ++i)
+    batch.of[i].group_tiles = batch.of[i].p.maybe_arrived ? std::lcm(kTile, p.head_dim) / kTile : 0;
   const std::int64_t splits = largest(batch, [](const MeanQueryArgs& a) { return a.splits.count; });
   const dim3 grid(static_cast<unsigned>((width + kTile - 1) / kTile * splits),
                   static_cast<unsigned>(batch.n));
@@ -183,7 +188,7 @@ template <class T>
 cudaError_t launch_means(const MeanQueryParams* params, std::int64_t n_sequences,
                          cudaStream_t stream) {
   // Few queries are their own rows, more are summed first.
-  const auto of = [&](bool few) {
+  const auto of = [&](bool few, bool arrive) {
     return [=](std::int64_t i, MeanQueryArgs& args) {
       const MeanQueryParams& p = params[i];
       args.p = p;
@@ -191,23 +196,27 @@ cudaError_t launch_means(const MeanQueryParams* params, std::int64_t n_sequences
       args.rows = few ? p.q : p.workspace;
       args.row_stride = few ? p.q_row_stride : p.n_heads * p.head_dim;
       args.n_rows = few ? p.n : args.splits.count;
-      return few == (p.n <= kMeanSplitRows);
+      return few == (p.n <= kMeanSplitRows) && (few || arrive == (p.maybe_arrived != nullptr));
     };
   };
   const cudaError_t error = launch_in_batches<MeanQueryArgs>(
-      n_sequences, of(true),
+      n_sequences, of(true, false),
       [&](const Batch<MeanQueryArgs>& batch) { return launch_turn<T>(batch, stream); });
   if (error != cudaSuccess) return error;
-  return launch_in_batches<MeanQueryArgs>(
-      n_sequences, of(false), [&](const Batch<MeanQueryArgs>& batch) {
-        const bool single = any_of(batch, [](const MeanQueryArgs& a) {
-          return !aligned(a.p.q, 16) || a.p.q_row_stride % kPackOf<T> != 0 ||
-                 a.p.n_heads * a.p.head_dim % kPackOf<T> != 0;
+  for (const bool arrive : {true, false}) {
+    const cudaError_t failed = launch_in_batches<MeanQueryArgs>(
+        n_sequences, of(false, arrive), [&](const Batch<MeanQueryArgs>& batch) {
+          const bool single = any_of(batch, [](const MeanQueryArgs& a) {
+            return !aligned(a.p.q, 16) || a.p.q_row_stride % kPackOf<T> != 0 ||
+                   a.p.n_heads * a.p.head_dim % kPackOf<T> != 0;
+          });
+          const cudaError_t of_sums =
+              single ? launch_sums<T, 1>(batch, stream) : launch_sums<T, kPackOf<T>>(batch, stream);
+          return of_sums != cudaSuccess || arrive ? of_sums : launch_turn<double>(batch, stream);
         });
-        const cudaError_t failed =
-            single ? launch_sums<T, 1>(batch, stream) : launch_sums<T, kPackOf<T>>(batch, stream);
-        return failed != cudaSuccess ? failed : launch_turn<double>(batch, stream);
-      });
+    if (failed != cudaSuccess) return failed;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace

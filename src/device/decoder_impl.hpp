@@ -46,7 +46,7 @@ struct DeviceDecoder::Impl : device::DecoderSequence {
   std::vector<std::int64_t> ids_since;
 
   bool use_graphs = true;
-  std::int64_t event_tokens = 0;  // of memories that it is given
+  DeviceMemoryOptions memory_options;  // of memories that it is given
   /// Over files, which may refuse a step at its end: the logits and the surprise before the open
   /// step, [vocab + chunk].
   device::DeviceBuffer before_step;

@@ -94,6 +94,9 @@ void DeviceLayers::lay_out_step(MemoryLayout& layout) {
   overflow_ = layout.take<std::int32_t>(1);
   full_ = layout.take<std::int32_t>(1);
   arrived_ = layout.take<std::uint32_t>(P);
+  score_tokens_ = layout.take<unsigned long long>(P * rules::kScoreBins);
+  score_centres_ = layout.take<rules::ScoreCentre>(n_lanes);
+  averaged_ = layout.take<std::uint32_t>(shape.n_heads);
   attended_ = layout.take<std::uint32_t>(kernels::kAttentionCounters * shape.n_kv_heads);
   relevance_layers_ = layout.take<kernels::RelevanceLayer>(shape.n_layers);
   representative_lanes_ = layout.take<kernels::RepresentativeLayer>(n_lanes);
@@ -147,6 +150,9 @@ void DeviceLayers::clear(cudaStream_t stream) const {
   fill(overflow_, 0, 1, stream);
   fill(full_, 0, 1, stream);
   fill(arrived_, 0, P, stream);
+  fill(score_tokens_, 0, P * rules::kScoreBins, stream);
+  fill(score_centres_, 0, sizes_.lanes.n_lanes, stream);
+  fill(averaged_, 0, sizes_.shape.n_heads, stream);
   fill(attended_, 0, kernels::kAttentionCounters * sizes_.shape.n_kv_heads, stream);
   for (const DeviceLayer& layer : layers_)
     for (const RecallLists& lists : layer.lists)

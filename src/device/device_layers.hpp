@@ -214,8 +214,11 @@ class DeviceLayers {
   const float** row_scales_ = nullptr;  // [P, max_rows] where events are codes
   std::int32_t* n_rows_ = nullptr;      // [P]
   std::int32_t *overflow_ = nullptr, *full_ = nullptr;
-  std::uint32_t* arrived_ = nullptr;   // [P], of recall
-  std::uint32_t* attended_ = nullptr;  // [kAttentionCounters * G], of attention
+  std::uint32_t* arrived_ = nullptr;             // [P], of recall
+  unsigned long long* score_tokens_ = nullptr;   // [P, rules::kScoreBins], of recall
+  rules::ScoreCentre* score_centres_ = nullptr;  // [lanes], of recall
+  std::uint32_t* averaged_ = nullptr;            // [H], of the mean query
+  std::uint32_t* attended_ = nullptr;            // [kAttentionCounters * G], of attention
   // of the layers, or of the lanes that recall, for what is one launch over all of them
   kernels::RelevanceLayer* relevance_layers_ = nullptr;           // [n_layers]
   kernels::RepresentativeLayer* representative_lanes_ = nullptr;  // [lanes]

@@ -80,6 +80,7 @@ kernels::MeanQueryParams DeviceLayers::mean_query_params(const DeviceLayer& laye
   p.mean = mean_query_;
   p.workspace = w.data;
   p.workspace_bytes = static_cast<std::size_t>(w.bytes);
+  p.maybe_arrived = averaged_;
   return p;
 }
 
@@ -101,7 +102,7 @@ kernels::RecallParams DeviceLayers::recall_params(const Workspace& w) const {
     p.n_repr = sizes_.most_repr();
     p.n_heads = sizes_.lanes.n_heads;
   }
-  p.codes_from = sizes_.keeps_codes() ? sizes_.options.codes_from : 0;
+  p.codes_from = sizes_.keeps_codes() ? sizes_.codes_from() : 0;
   p.n_local = sizes_.config.n_local;
   p.n_mem = sizes_.config.n_mem;
   p.chunk = sizes_.config.chunk;
@@ -134,6 +135,8 @@ kernels::RecallParams DeviceLayers::recall_params(const DeviceLayer& layer, cons
   p.recalled = lists.recalled;
   p.sizes = lists.sizes;
   p.arrived = arrived_;
+  p.histogram = score_tokens_;
+  p.centre = score_centres_ + first_lane(layer);
   return p;
 }
 

@@ -37,8 +37,9 @@ void MemorySizes::check_settings() const {
   if (is_code(options.representatives))
     refuse(fmt::format("representatives = {}, must be float32, float16 or bfloat16",
                        name_of(options.representatives)));
-  if (options.codes_from < 0)
-    refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
+  if (options.codes_from < DeviceMemoryOptions::kCodesWherePaid)
+    refuse(fmt::format("codes_from = {}, must be >= 0, or -1 for where codes pay; 0 keeps no codes",
+                       options.codes_from));
   // Tokens of a step, a window and an event are counted in 32 bits on a device, and sums of a few.
   const auto at_most = [&](const char* name, std::int64_t value, std::int64_t most) {
     if (value > most)

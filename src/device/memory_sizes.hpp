@@ -9,6 +9,7 @@
 
 #include "episodic/device/device_memory.hpp"
 #include "episodic/memory/sizes.hpp"
+#include "kernels/codes.hpp"
 #include "kernels/timeline_state.hpp"
 
 namespace episodic::device {
@@ -74,8 +75,13 @@ struct MemorySizes {
   /// Whether representatives have codes, which recall reads first: where a sequence may come to
   /// events enough, and recall is what reads them.
   bool keeps_codes() const {
-    return options.codes_from > 0 && recalling > 0 && !takes_top() && !keeps_each() &&
-           max_events >= options.codes_from;
+    return codes_from() > 0 && recalling > 0 && !takes_top() && !keeps_each() &&
+           max_events >= codes_from();
+  }
+  std::int64_t codes_from() const {
+    return options.codes_from != DeviceMemoryOptions::kCodesWherePaid
+               ? options.codes_from
+               : kernels::codes_pay_from(lane_width(), lanes.per_layer, options.representatives);
   }
   /// Whether the individual representatives are kept too, by which events are scored then.
   bool keeps_each() const { return config.score == RepresentativeScore::max; }

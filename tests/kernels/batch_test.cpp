@@ -28,7 +28,7 @@ constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
 
 /// Launches of batches whose every call is of one kind.
 auto in_launches(std::int64_t each = 1) {
-  return [each](std::int64_t n) { return each * launches_of(n, kMostInLaunch); };
+  return [each](std::int64_t n) { return each * launches_of(n); };
 }
 
 /// Of those that have work: all but every fifth, the first of which is call 4.
@@ -118,13 +118,15 @@ TEST_CASE("a batch of mean queries has the bits of its sequences alone") {
         p.mean = arena.out<float>(48);
         p.workspace_bytes = mean_query_workspace_bytes(p);
         p.workspace = arena.in(std::vector<double>(p.workspace_bytes / sizeof(double) + 1, 0.0));
+        if (i % 4 == 1) p.maybe_arrived = arena.in(std::vector<std::uint32_t>(3, 0));
         return p;
       };
-      // Of long ones two launches, beside the one of the others.
+      // Of long ones two launches, or one with counters, beside the one of the others.
       check_batches<MeanQueryParams>(
           make, mean_fixed_query, mean_fixed_query_batch, [&](std::int64_t n) {
-            const std::int64_t longer = long_ones ? n / 2 : 0;
-            return launches_of(n - longer, kMostInLaunch) + 2 * launches_of(longer, kMostInLaunch);
+            const std::int64_t longer = long_ones ? n / 2 : 0, counted = (longer + 1) / 2;
+            return launches_of(n - longer, kMostInLaunch) + launches_of(counted, kMostInLaunch) +
+                   2 * launches_of(longer - counted, kMostInLaunch);
           });
     }
 }
@@ -145,6 +147,11 @@ TEST_CASE("a batch of surprise has the bits of its sequences alone") {
       p.targets = arena.in(targets);
       p.surprise = arena.out<float>(p.n);
       p.maybe_log_sum_exp = i % 2 == 0 ? nullptr : arena.out<float>(p.n);
+      if (i % 3 == 2 && p.n > 0) {
+        const auto rows = static_cast<std::size_t>(p.n);
+        p.maybe_parts = arena.out<OnlineSoftmax>(p.n * kSurpriseParts);
+        p.maybe_arrived = arena.in(std::vector<std::uint32_t>(rows, 0));
+      }
       return p;
     };
     check_batches<SurpriseParams>(make, token_surprise, token_surprise_batch, [](std::int64_t n) {

@@ -74,6 +74,9 @@ class DeviceDecoder final : public LanguageModel {
     bool early_launches = false;
     /// Of the memories that it is given: DeviceMemoryOptions::event_tokens.
     std::int64_t event_tokens = 0;
+    /// The same: DeviceMemoryOptions::representatives and codes_from.
+    DType representatives = DType::float32;
+    std::int64_t codes_from = DeviceMemoryOptions::kCodesWherePaid;
   };
 
   /// Reads a Hugging Face directory or a GGUF file into device memory. Quantised weights become

@@ -199,10 +199,18 @@ inline float __uint_as_float(unsigned u) {
   std::memcpy(&x, &u, 4);
   return x;
 }
+/// c + the products of four signed bytes.
+inline int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 4; ++i)
+    c += static_cast<std::int8_t>(static_cast<unsigned>(a) >> (8 * i) & 255u) *
+         static_cast<std::int8_t>(static_cast<unsigned>(b) >> (8 * i) & 255u);
+  return c;
+}
 inline float __expf(float x) { return std::exp(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
