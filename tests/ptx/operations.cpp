@@ -112,6 +112,15 @@ struct MadLo {
     return static_cast<T>(wide(a) * wide(b) + wide(c));
   }
 };
+/// c + the products of four signed bytes.
+struct DotOfBytes {
+  std::int32_t operator()(std::int32_t a, std::int32_t b, std::int32_t c) const {
+    for (int i = 0; i < 4; ++i)
+      c += static_cast<std::int8_t>(a >> (8 * i) & 255) *
+           static_cast<std::int8_t>(b >> (8 * i) & 255);
+    return c;
+  }
+};
 struct MadWide {
   template <class T, class C>
   C operator()(T a, T b, C c) const {
@@ -635,6 +644,7 @@ Table make_table() {
   bits<std::uint32_t>(t, "b32");
   bits<std::uint64_t>(t, "b64");
   t["prmt.b32"] = {ternary<std::uint32_t, Permute>, 3};
+  t["dp4a.s32.s32"] = {ternary<std::int32_t, DotOfBytes>, 3};
   t["bfind.shiftamt.u32"] = {unary<std::uint32_t, FindShift>, 1};
   t["add.cc.u32"] = {with_carry<0, kOut>, 2};
   t["addc.u32"] = {with_carry<0, kIn>, 2};

@@ -466,6 +466,24 @@ TEST_CASE("PTX: bytes in another order") {
     }
 }
 
+TEST_CASE("PTX: dot products of bytes") {
+  const auto a = samples<std::uint32_t>(4), b = samples<std::uint32_t>(5);
+  auto c = samples<std::uint32_t>(6);
+  for (auto& x : c) x &= 0xffffff;  // the sum must not overflow
+  const auto got = results("dp4a.s32.s32", {"b32", "b32", "b32", "b32"}, {a, b, c});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    auto want = static_cast<std::int64_t>(c[i]);
+    for (int k = 0; k < 4; ++k) {
+      const auto byte = [&](std::uint64_t x) {
+        const auto of = static_cast<std::int64_t>(x >> (8 * k) & 255);
+        return of < 128 ? of : of - 256;
+      };
+      want += byte(a[i]) * byte(b[i]);
+    }
+    if (static_cast<std::int32_t>(got[i]) != want) FAIL("dp4a of " << a[i] << " and " << b[i]);
+  }
+}
+
 TEST_CASE("PTX: sums and products over several words, by the carry") {
   const auto a = samples<std::uint64_t>(1), b = samples<std::uint64_t>(2),
              c = samples<std::uint64_t>(3);
