@@ -42,13 +42,9 @@ cudaError_t launch_block_product(const ProductArgs& a, cudaStream_t stream) {
   int multiprocessors = 0;
   if (const cudaError_t error = count_multiprocessors(multiprocessors); error != cudaSuccess)
     return error;
-  const bool wide = a.p.n > 1 && of_one_type(blocks);
-  const std::int64_t pairs = (a.p.out + 1) / 2,
-                     in_block = (wide ? kProductPairs : 1) * kProductWarps;
-  return launch_early(wide         ? BlockProductKernel<kMostProductRows, kProductPairs>
-                      : a.p.n == 1 ? BlockProductKernel<1, 1>
-                                   : BlockProductKernel<kMostProductRows, 1>,
-                      even_blocks(pairs, in_block, multiprocessors), kDecoderThreads,
+  const std::int64_t pairs = (a.p.out + 1) / 2;
+  return launch_early(a.p.n == 1 ? BlockProductKernel<1> : BlockProductKernel<kMostProductRows>,
+                      even_blocks(pairs, kProductWarps, multiprocessors), kDecoderThreads,
                       static_cast<std::size_t>(a.p.n * rounded_row_bytes(a.p.in)), stream, a);
 }
 

@@ -64,9 +64,8 @@ __device__ inline void sum_blocks(const ProductParams& p, const unsigned char* x
   });
 }
 
-/// A warp makes kPairs pairs of outputs at a time, for up to kRows rows of x. They are of one type:
-/// with kPairs 1 a pair's.
-template <int kRows, int kPairs>
+/// A warp makes a pair of outputs at a time, which are of one type, for up to kRows rows of x.
+template <int kRows>
 __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
     BlockProductKernel(const ProductArgs a) {
   EPISODIC_DYNAMIC_SHARED(x);
@@ -75,23 +74,13 @@ __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
       static_cast<std::int64_t>(blockIdx.x) * kProductWarps + threadIdx.x / kWarpSize;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kProductWarps;
   const std::int64_t pairs = (p.out + 1) / 2;
-  const auto rows_of = [&](std::int64_t first_pair, std::int64_t(&at)[2 * kPairs]) {
-    EPISODIC_UNROLL
-    for (int i = 0; i < kPairs; ++i) {
-      // beyond the last pair: the last one once more, and not written
-      const OutputPair of = outputs_of(a, first_pair + i < pairs ? first_pair + i : pairs - 1);
-      at[2 * i] = of.first;
-      at[2 * i + 1] = of.second;
-    }
-  };
   // Weights are nobody's results: the first of them are on their way to the second cache while the
   // launch before ends and the rows are rounded.
-  if (warp * kPairs < pairs) {
-    std::int64_t at[2 * kPairs];
-    rows_of(warp * kPairs, at);
+  if (warp < pairs) {
+    const OutputPair of = outputs_of(a, warp);
     EPISODIC_UNROLL
-    for (int o = 0; o < 2 * kPairs; ++o) {
-      const FoundRow found = find_row(p.blocks, at[o]);
+    for (int o = 0; o < 2; ++o) {
+      const FoundRow found = find_row(p.blocks, o == 0 ? of.first : of.second);
       const std::int64_t bytes = block_planes(found.of.type, p.in).codes;
       const auto* const codes =
           static_cast<const unsigned char*>(found.of.data) + found.row * bytes;
@@ -102,13 +91,13 @@ __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
   }
   await_launch_before();
   for_float(p.dtype, [&](auto element) { round_rows<typename decltype(element)::type>(p, x); });
-  for (std::int64_t first_pair = warp * kPairs; first_pair < pairs; first_pair += warps * kPairs) {
-    std::int64_t at[2 * kPairs];
-    rows_of(first_pair, at);
-    float sum[kRows][2 * kPairs] = {};
-    sum_blocks<kRows, 2 * kPairs>(p, x, at, sum);
+  for (std::int64_t pair = warp; pair < pairs; pair += warps) {
+    const OutputPair of = outputs_of(a, pair);
+    const std::int64_t at[2] = {of.first, of.second};
+    float sum[kRows][2] = {};
+    sum_blocks<kRows, 2>(p, x, at, sum);
     for_float(p.dtype, [&](auto element) {
-      finish_sums<typename decltype(element)::type, kRows, kPairs>(a, first_pair, sum);
+      finish_sums<typename decltype(element)::type, kRows, 1>(a, pair, sum);
     });
   }
 }

@@ -58,6 +58,10 @@ inline std::vector<unsigned char> random_blocks(TensorType type, std::int64_t ro
       case TensorType::q6_k:
         put(at + 208, 0.0006f);
         break;
+      case TensorType::q2_k:
+        put(at + 80, 0.05f);
+        put(at + 82, 0.05f);
+        break;
       case TensorType::mxfp4:
         bytes[at] = static_cast<unsigned char>(122 + log2_size + static_cast<int>(random() % 6));
         break;
@@ -66,7 +70,7 @@ inline std::vector<unsigned char> random_blocks(TensorType type, std::int64_t ro
         put(at + 2, 1.0f);
         [[fallthrough]];
       default:
-        put(at, type == TensorType::q8_0 ? 0.02f : 0.2f);
+        put(at, type == TensorType::q8_0 || type == TensorType::iq4_nl ? 0.02f : 0.2f);
     }
   return bytes;
 }
