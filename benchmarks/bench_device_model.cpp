@@ -4,6 +4,7 @@
 
 #include <cuda_profiler_api.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +21,8 @@
 #include "episodic/device/device_decoder.hpp"
 #include "episodic/model/safetensors.hpp"
 #include "flags.hpp"
+#include "kernels/codes.hpp"
+#include "kernels/limits.hpp"
 #include "support/device.hpp"
 
 namespace episodic::bench {
@@ -34,6 +37,10 @@ struct Flags {
   std::int64_t vocab = 128256, hidden = 4096, inner = 14336, layers = 32, heads = 32, kv_heads = 8;
   std::string memory = "{}", commit;
   std::int64_t context = 65536, last = 8192, decode = 64;
+  std::int64_t sequences = 1, event_tokens = 0;
+  std::int64_t codes_from = DeviceMemoryOptions::kCodesWherePaid;
+  std::string representatives = "float32";
+  bool plain_launches = false;
   int device = 0;
 };
 
@@ -96,6 +103,29 @@ void write_random_model(const Flags& f) {
     throw std::runtime_error(fmt::format("{}: cannot be written", f.model.string()));
 }
 
+/// Bytes of representatives that a layer's search reads. Of candidates those that are recalled are
+/// counted: how many more there are only the device knows.
+double searched_bytes(const MemoryConfig& config, const DeviceMemory& memory) {
+  const MemoryShape& shape = memory.shape();
+  const std::int64_t lanes =
+      config.scope == EventScope::head ? shape.n_kv_heads : config.recall_groups;
+  const std::int64_t width = shape.n_heads * shape.head_dim / lanes;
+  const DType dtype = memory.options().representatives;
+  std::int64_t from = memory.options().codes_from;
+  if (from == DeviceMemoryOptions::kCodesWherePaid)
+    from = kernels::codes_pay_from(width, lanes, dtype);
+  const std::int64_t events = memory.events().size();
+  const std::int64_t row = width * size_of(dtype);
+  const bool by_each = config.score == RepresentativeScore::max;
+  if (from == 0 || events < from || by_each)
+    return static_cast<double>(lanes * events * row * (by_each ? config.n_repr : 1));
+  const std::int64_t coded = kernels::coded_rows(events), tokens = memory.events().tokens();
+  const std::int64_t recalled =
+      std::min(events, config.n_mem * events / std::max<std::int64_t>(1, tokens));
+  return static_cast<double>(
+      lanes * (coded * kernels::code_bytes(width) + (events - coded + recalled) * row));
+}
+
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -104,17 +134,32 @@ void run(const Flags& flags) {
   use_device(flags.device);
   const MemoryConfig config = parse_memory_config(flags.memory);
   if (flags.make_random) write_random_model(flags);
-  DeviceDecoder model = DeviceDecoder::load(flags.model, {std::nullopt, flags.device});
+  if (flags.plain_launches) kernels::set_early_launches(false);
+  DeviceDecoder::Options options;
+  options.device = flags.device;
+  options.event_tokens = flags.event_tokens;
+  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
+    if (flags.representatives == name_of(dtype)) options.representatives = dtype;
+  options.codes_from = flags.codes_from;
+  DeviceDecoder model = DeviceDecoder::load(flags.model, options);
   model.attach_memory(config, flags.context + flags.decode + 2);
+  std::vector<DeviceDecoder> others;  // of a batch
+  for (std::int64_t i = 1; i < flags.sequences; ++i) {
+    others.push_back(model.share_weights());
+    others.back().attach_memory(config, flags.context + flags.decode + 2);
+  }
   const ModelConfig& c = model.config();
   const auto d = [](std::int64_t x) { return static_cast<double>(x); };
 
   std::mt19937_64 random(1);
   std::vector<std::int64_t> ids;
-  const auto feed = [&](std::int64_t n) {
+  const auto draw = [&](std::int64_t n) {
     ids.clear();
     for (std::int64_t i = 0; i < n; ++i)
       ids.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(c.vocab_size)));
+  };
+  const auto feed = [&](std::int64_t n) {
+    draw(n);
     model.step(ids);
   };
   // A step that a profiler of `--profile-from-start off` sees, by itself.
@@ -145,13 +190,34 @@ void run(const Flags& flags) {
   }
   model.memory().check();
   const double end = seconds_now();
-  std::vector<double> decode;
+  for (DeviceDecoder& other : others) {
+    for (std::int64_t done = 0; done < flags.context; done += chunk) {
+      draw(std::min(chunk, flags.context - done));
+      other.step(ids);
+    }
+    other.memory().check();
+  }
+  // A token of each sequence.
+  const auto feed_all = [&] {
+    if (others.empty()) return feed(1);
+    draw(flags.sequences);
+    std::vector<DeviceDecoder::SequenceStep> batch;
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      batch.push_back({i == 0 ? &model : &others[i - 1], std::span(ids).subspan(i, 1)});
+    DeviceDecoder::step_batch(batch);
+  };
+  constexpr std::int64_t kFirst = 16;  // of which some make graphs
+  std::vector<double> decode, first_ones;
   for (std::int64_t i = 0; i <= flags.decode; ++i) {
     const double start = seconds_now();
-    feed(1);
+    feed_all();
     static_cast<void>(model.logits());  // waits
-    if (i > 0) decode.push_back(seconds_now() - start);
+    for (DeviceDecoder& other : others) static_cast<void>(other.logits());
+    const double took = seconds_now() - start;
+    if (i > 0) decode.push_back(took);
+    if (i < kFirst) first_ones.push_back(took);
   }
+  const bool graphs = model.graphs();
   if (flags.profile) feed_profiled(1);
   const std::int64_t events = model.memory().events().size();
   const DeviceMemoryBytes bytes = model.memory().bytes();
@@ -165,9 +231,12 @@ void run(const Flags& flags) {
       std::min(d(config.n_init + config.n_mem + config.n_local), d(flags.context));
   const double flops = 2 * d(chunk) * (weights - (c.tie_word_embeddings ? 0 : embedding)) +
                        4 * d(c.n_layers * chunk * width) * attended;
-  const double read = d(element) * (weights - (c.tie_word_embeddings ? 0 : embedding) +
-                                    2 * d(c.n_layers * c.n_kv_heads * c.head_dim) * attended +
-                                    (config.recall ? d(c.n_layers * events * width) : 0));
+  // Of a step: the weights once, the rest for each sequence.
+  const double of_sequence =
+      d(element) * 2 * d(c.n_layers * c.n_kv_heads * c.head_dim) * attended +
+      (config.recall ? d(c.n_layers) * searched_bytes(config, model.memory()) : 0);
+  const double read = d(element) * (weights - (c.tie_word_embeddings ? 0 : embedding)) +
+                      d(flags.sequences) * of_sequence;
   DeviceClock clock;
   constexpr double kProduct = 1e12, kCopy = 2e9;  // of the limits' own size, scaled to the work's
   const DeviceClock::Square product = clock.square_product(std::min(flops, kProduct));
@@ -181,6 +250,8 @@ void run(const Flags& flags) {
                last_rate = d(flags.last) / (end - last_begin);
   const double token = median(decode);
   const auto [least, most] = std::minmax_element(decode.begin(), decode.end());
+  std::vector<double> first_milliseconds;
+  for (const double seconds : first_ones) first_milliseconds.push_back(1e3 * seconds);
   const Json environment = device_environment(flags.commit);
   std::printf(
       "%s\n",
@@ -190,13 +261,18 @@ void run(const Flags& flags) {
           "many flops would make {:.0f} (fraction {:.2f})\n"
           "decode   {:10.3f} ms/token (min {:.3f}) at {} tokens, {} events; a copy of as many "
           "bytes takes {:.3f} ms (fraction {:.2f})\n"
+          "batch    {} sequences: {:.1f} tokens/s together, {:.3f} ms a step; graphs {}, early "
+          "launches {}\n"
+          "first    {:.2f} ms\n"
           "memory   weights {:.2f} GB, window {:.2f}, events {:.2f}, representatives {:.2f}, "
           "a step {:.2f}",
           environment["device"].get<std::string>(), environment["toolkit"].get<std::string>(),
           environment["commit"].get<std::string>(), environment["date"].get<std::string>(), rate,
           flags.context, last_rate, flags.last, d(chunk) / chunk_limit,
           last_rate * chunk_limit / d(chunk), 1e3 * token, 1e3 * *least, flags.context, events,
-          1e3 * token_limit, token_limit / token, 1e-9 * d(model.bytes().weights),
+          1e3 * token_limit, token_limit / token, flags.sequences, d(flags.sequences) / token,
+          1e3 * token, graphs ? "on" : "off", flags.plain_launches ? "off" : "on",
+          fmt::join(first_milliseconds, " "), 1e-9 * d(model.bytes().weights),
           1e-9 * d(bytes.window), 1e-9 * d(bytes.events), 1e-9 * d(bytes.representatives),
           1e-9 * d(bytes.workspace + model.bytes().activations))
           .c_str());
@@ -221,7 +297,16 @@ void run(const Flags& flags) {
       {"decode_seconds_per_token", {{"min", *least}, {"median", token}, {"max", *most}}},
       {"decode_bytes", read},
       {"decode_bytes_counted",
-       "weights but the embedding's, keys and values attended, representatives"},
+       "weights but the embedding's; for each sequence keys and values attended, and "
+       "representatives: all vectors, or codes and the vectors of what has none or is recalled"},
+      {"sequences", flags.sequences},
+      {"tokens_per_second", d(flags.sequences) / token},
+      {"first_steps_seconds", first_ones},
+      {"graphs", graphs},
+      {"early_launches", !flags.plain_launches},
+      {"representatives", flags.representatives},
+      {"codes_from", flags.codes_from},
+      {"event_tokens", flags.event_tokens},
       {"decode_limit_seconds", token_limit},
       {"weight_bytes", model.bytes().weights},
       {"memory_bytes", bytes.total()},
@@ -263,6 +348,16 @@ int main(int argc, char** argv) {
   add("--context", flags.context, "Tokens read before decoding", 2, 1 << 30);
   add("--last", flags.last, "Of them, the last ones whose rate is told apart", 1, 1 << 30);
   add("--decode", flags.decode, "Tokens decoded", 1, 1 << 20);
+  add("--sequences", flags.sequences, "Decoded together, each with a context of its own", 1, 1024);
+  app.option("--representatives", flags.representatives, "Their dtype")
+      .one_of({"float32", "float16", "bfloat16"})
+      .shows_default();
+  add("--codes-from", flags.codes_from,
+      "Events from which a search reads codes; 0: none, -1: where they pay", -1, 1 << 30);
+  add("--event-tokens", flags.event_tokens, "Tokens of an event to plan memory for; 0: the least",
+      0, 1 << 20);
+  app.flag("--plain-launches", flags.plain_launches,
+           "No launch begins before the one before it has ended");
   app.flag("--profile", flags.profile,
            "The last step of reading and one of decoding between cudaProfilerStart and Stop");
   app.option("--device", flags.device, "Number of the device").not_negative();

@@ -20,6 +20,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/codes.hpp"
 #include "kernels/copies.hpp"
+#include "kernels/limits.hpp"
 #include "kernels/recall.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
@@ -46,6 +47,7 @@ struct Shape {
 struct Flags : Shape {
   int runs = 50, warm_up = 5, device = 0;
   std::string only, commit;
+  bool plain_launches = false;
   std::filesystem::path json;
 
   Json to_json() const {
@@ -64,7 +66,8 @@ struct Flags : Shape {
             {"copies", copies},
             {"copy_kib", copy_kib},
             {"runs", runs},
-            {"warm_up", warm_up}};
+            {"warm_up", warm_up},
+            {"early_launches", !plain_launches}};
   }
 };
 
@@ -355,6 +358,31 @@ void surprise(Bench& bench, const Flags& f, DType dtype) {
       bench.copy_of(figure.bytes));
 }
 
+/// The first surprise of a step: one row, which several blocks share.
+void surprise_of_token(Bench& bench, const Flags& f) {
+  const std::string name = "surprise, decode";
+  if (!bench.wanted(name)) return;
+  const NormalArray logits(f.vocab, DType::float32);
+  const DeviceArray<std::int64_t> target(std::vector<std::int64_t>{f.vocab / 2});
+  const DeviceArray<float> out(1);
+  const DeviceArray<kernels::OnlineSoftmax> parts(kernels::kSurpriseParts);
+  const auto arrived = scalar(std::uint32_t{0});
+  kernels::SurpriseParams p;
+  p.logits = logits.data();
+  p.n = 1;
+  p.vocab = p.row_stride = f.vocab;
+  p.targets = target.data();
+  p.surprise = out.data();
+  p.maybe_parts = parts.data();
+  p.maybe_arrived = arrived.data();
+  Figure figure{name};
+  figure.bytes = static_cast<double>(f.vocab * 4);
+  figure.counted = "the logits once; so few that the limit is a launch";
+  bench.measure(
+      figure, [&] { check(kernels::token_surprise(p, bench.stream()), "surprise"); },
+      bench.copy_of(figure.bytes));
+}
+
 void threshold(Bench& bench, const Flags& f, std::int64_t n) {
   const std::string name = n == 1 ? "threshold, decode" : fmt::format("threshold, {} tokens", n);
   if (!bench.wanted(name)) return;
@@ -437,16 +465,16 @@ void refinement(Bench& bench, const Flags& f) {
       });
 }
 
-void recall(Bench& bench, const Flags& f, bool by_codes) {
-  const std::string name =
-      fmt::format("recall{}, {} events", by_codes ? " by codes" : "", f.events);
+void recall(Bench& bench, const Flags& f, bool by_codes, DType dtype) {
+  const std::string name = fmt::format("recall{}, {} events{}", by_codes ? " by codes" : "",
+                                       f.events, dtype == DType::float32 ? ", float32" : "");
   if (!bench.wanted(name)) return;
   const std::int64_t width = f.heads * f.head_dim;
   std::vector<kernels::EventRange> ranges;
   for (std::int64_t e = 0; e < f.events; ++e)
     ranges.push_back({f.n_init + e * f.event_tokens, f.n_init + (e + 1) * f.event_tokens});
   const DeviceArray<kernels::EventRange> events(ranges);
-  const NormalArray representatives(f.events * width, DType::bfloat16);
+  const NormalArray representatives(f.events * width, dtype);
   const NormalArray query(width, DType::float32);
   const auto n_events = scalar(f.events), tokens = scalar(ranges.back().end + f.n_local);
   kernels::RecallParams p;
@@ -457,7 +485,7 @@ void recall(Bench& bench, const Flags& f, bool by_codes) {
   p.tokens = tokens.data();
   p.n = f.chunk;
   p.representatives = representatives.data();
-  p.dtype = DType::bfloat16;
+  p.dtype = dtype;
   p.width = width;
   p.query = reinterpret_cast<const float*>(query.data());
   const std::int64_t rows_with_codes = by_codes ? f.events : 0;
@@ -496,14 +524,19 @@ void recall(Bench& bench, const Flags& f, bool by_codes) {
   const DeviceArray<unsigned char> workspace(
       static_cast<std::int64_t>(kernels::recall_workspace_bytes(p)));
   const DeviceArray<std::uint32_t> arrived(std::vector<std::uint32_t>(1, 0));
+  const DeviceArray<unsigned long long> histogram(
+      std::vector<unsigned long long>(rules::kScoreBins, 0));
+  const DeviceArray<rules::ScoreCentre> centre(std::vector<rules::ScoreCentre>(1));
   p.arrived = arrived.data();
+  p.histogram = histogram.data();
+  p.centre = centre.data();
   p.workspace = workspace.data();
   p.workspace_bytes = static_cast<std::size_t>(workspace.size());
   Figure figure{name};
-  figure.bytes =
-      static_cast<double>(f.events * (by_codes ? kernels::code_bytes(width) : width * 2));
+  figure.bytes = static_cast<double>(
+      f.events * (by_codes ? kernels::code_bytes(width) : width * size_of(dtype)));
   figure.counted = by_codes ? "the codes once" : "the representatives once";
-  figure.aim.most_beyond = 30e-6;
+  figure.aim.most_beyond = 15e-6;
   bench.measure(
       figure, [&] { check(kernels::recall_events(p, bench.stream()), "recall"); },
       bench.copy_of(figure.bytes));
@@ -726,6 +759,7 @@ void copies(Bench& bench, const Flags& f) {
 
 void run(const Flags& flags) {
   use_device(flags.device);
+  if (flags.plain_launches) kernels::set_early_launches(false);
   Json document{{"program", "bench_kernels"},
                 {"environment", device_environment(flags.commit)},
                 {"flags", flags.to_json()}};
@@ -757,11 +791,14 @@ void run(const Flags& flags) {
       [&] { attention(bench, flags, 1); },
       [&] { surprise(bench, flags, DType::float32); },
       [&] { surprise(bench, flags, DType::bfloat16); },
+      [&] { surprise_of_token(bench, flags); },
       [&] { threshold(bench, flags, flags.chunk); },
       [&] { threshold(bench, flags, 1); },
       [&] { refinement(bench, flags); },
-      [&] { recall(bench, flags, false); },
-      [&] { recall(bench, flags, true); },
+      [&] { recall(bench, flags, false, DType::bfloat16); },
+      [&] { recall(bench, flags, true, DType::bfloat16); },
+      [&] { recall(bench, flags, false, DType::float32); },
+      [&] { recall(bench, flags, true, DType::float32); },
       [&] { closing(bench, flags); },
       [&] { append(bench, flags); },
       [&] { copies(bench, flags); },
@@ -808,6 +845,8 @@ int main(int argc, char** argv) {
       1 << 14);
   app.option("--runs", flags.runs, "Timed runs of each figure").between(1, 100000).shows_default();
   app.option("--warm-up", flags.warm_up, "Runs before them").between(0, 100000).shows_default();
+  app.flag("--plain-launches", flags.plain_launches,
+           "No launch begins before the one before it has ended");
   app.option("--only", flags.only, "Only figures whose name matches this regular expression");
   app.option("--device", flags.device, "Number of the device").not_negative();
   app.option("--commit", flags.commit,

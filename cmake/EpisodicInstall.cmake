@@ -1,4 +1,4 @@
-# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|c|torch|device|device_torch|kernels]); the
+# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|mpi|c|torch|device|device_torch|kernels]); the
 # programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
 # Each is a component of the installation too, `cmake --install build --component core`; what a component stands on
@@ -16,6 +16,10 @@ install(TARGETS episodic EXPORT episodicTargets COMPONENT episodic)
 install(EXPORT episodicTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT episodic)
 install(TARGETS episodic_server EXPORT episodicServerTargets COMPONENT server)
 install(EXPORT episodicServerTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT server)
+if(TARGET episodic_mpi)
+  install(TARGETS episodic_mpi EXPORT episodicMpiTargets COMPONENT mpi)
+  install(EXPORT episodicMpiTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT mpi)
+endif()
 if(TARGET episodic_c)
   install(TARGETS episodic_c EXPORT episodicCTargets COMPONENT c)
   install(EXPORT episodicCTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT c)
@@ -74,6 +78,9 @@ set(CPACK_DEBIAN_PACKAGE_DEPENDS
   "libc6 (>= 2.36), libstdc++6 (>= 12), libgomp1, libblas3, liblapack3, libfmt9, libpcre2-8-0, libutf8proc2, liburing2")
 if(libedit_FOUND)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libedit2")
+endif()
+if(TARGET episodic_mpi)
+  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libopenmpi3")
 endif()
 if(httplib_LIBRARY)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libcpp-httplib0.11")

@@ -16,16 +16,18 @@ namespace {
 constexpr std::int64_t kCountLimit = std::int64_t{1} << 30;
 /// Of a grid's second and third dimension.
 constexpr std::int64_t kGridLimit = 65535;
-/// Blocks that fill the device: two for each of the 132 multiprocessors of an H100 or H200, and as
-/// many of the small ones as their shared memory has room for. Constants, so that how keys are
-/// split, and with it the last bit of a result, is the same on every device that runs the same
-/// kernel.
+/// Blocks that fill the device: two for each of the 132 multiprocessors of an H100 or H200, of few
+/// rows as of many. A constant, so that how keys are split, and with it the last bit of a result,
+/// is the same on every device that runs the same kernel.
 constexpr std::int64_t kBlocks = 264;
-constexpr std::int64_t kSmallBlocks = 640;
+/// A multiprocessor has one block of the wgmma kernel at a time.
+constexpr std::int64_t kWgmmaBlocks = 132;
+/// What a wave of its blocks takes beside its tiles, in tiles' time: the first copies and the
+/// queries' rotation. Of a merge: its launch, and so many blocks whose outputs are one tile more.
+constexpr std::int64_t kWaveTiles = 3, kMergeTiles = 2, kMergedBlocks = 64;
 /// Tiles that a split has at least: below that, its queries and partial outputs are more bytes than
 /// its keys.
 constexpr std::int64_t kLeastTiles = 4;
-constexpr std::int64_t kLeastSmallTiles = 2;
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -130,15 +132,30 @@ int instance_dim(const AttentionParams& p) {
 /// AttentionPlan::merge_group: all, or as many as there are groups.
 std::int64_t merge_group(std::int64_t splits) {
   constexpr std::int64_t kInOneLevel = 16;
-  static_assert(kSmallBlocks <= kMostMerged * kMostMerged, "two levels are enough");
+  static_assert(kBlocks <= kMostMerged * kMostMerged, "two levels are enough");
   if (splits <= kInOneLevel) return splits > 1 ? splits : 0;
   std::int64_t group = 1;
   while (group * group < splits) ++group;
   return group;
 }
 
-/// Of sizes that were checked. \param keys of a tile of the kernel for many rows of 16 bits
-void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
+/// The splits with which the wgmma kernel's waves and the merge take least time, in tiles' time.
+/// \param blocks of one split \param most splits, if there are more tiles
+std::int64_t wgmma_splits(std::int64_t tiles, std::int64_t blocks, std::int64_t most) {
+  std::int64_t best = 1, least_time = INT64_MAX;
+  for (std::int64_t wanted = 1; wanted <= most; ++wanted) {
+    const std::int64_t each = std::max(divide_up(tiles, wanted), kLeastTiles);
+    const std::int64_t splits = divide_up(tiles, each);
+    const std::int64_t waves = divide_up(splits * blocks, kWgmmaBlocks);
+    const std::int64_t merge = splits > 1 ? kMergeTiles + splits * blocks / kMergedBlocks : 0;
+    const std::int64_t time = waves * (each + kWaveTiles) + merge;
+    if (time < least_time) best = splits, least_time = time;
+  }
+  return best;
+}
+
+/// Of sizes that were checked. \param wgmma whether many rows of 16 bits are for its kernel
+void plan_for(const AttentionParams& p, bool wgmma, AttentionPlan& plan) {
   plan = {};
   const bool wide = p.dtype == DType::float32;
   plan.dim = instance_dim(p);
@@ -147,18 +164,19 @@ void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
   plan.few_rows = !wide && plan.rows <= mma_tile(plan.dim, true).rows();
   const MmaTile tile = mma_tile(plan.dim, plan.few_rows);
   plan.rows_per_block = wide ? kFloatRows : tile.rows();
-  const int keys_per_tile = wide ? kFloatKeys : plan.few_rows ? tile.keys : keys_of_many;
+  const bool on_wgmma = wgmma && !wide && !plan.few_rows;
+  const int keys_per_tile = wide ? kFloatKeys : on_wgmma ? wgmma_tile(plan.dim).keys : tile.keys;
   plan.row_tiles = divide_up(plan.rows, plan.rows_per_block);
 
   const std::int64_t tiles =
       divide_up(p.max_rows, keys_per_tile) + divide_up(plan.window, keys_per_tile);
-  const std::int64_t blocks = plan.few_rows ? kSmallBlocks : kBlocks;
-  const std::int64_t least = plan.few_rows ? kLeastSmallTiles : kLeastTiles;
-  const std::int64_t wanted = std::max<std::int64_t>(blocks / (plan.row_tiles * p.n_kv_heads), 1);
+  const std::int64_t least = plan.few_rows ? 1 : kLeastTiles;
+  const std::int64_t wanted = std::max<std::int64_t>(kBlocks / (plan.row_tiles * p.n_kv_heads), 1);
   // the same number of tiles for each, so that no split is without
-  plan.splits = divide_up(tiles, std::max(divide_up(tiles, wanted), least));
+  plan.splits = on_wgmma ? wgmma_splits(tiles, plan.row_tiles * p.n_kv_heads, wanted)
+                         : divide_up(tiles, std::max(divide_up(tiles, wanted), least));
   // such rows meet their sinks where pieces are merged (attention_mma.cuh)
-  if (p.maybe_sink_logits && !wide && !plan.few_rows && plan.dim == 128)
+  if (p.maybe_sink_logits && !wide && !plan.few_rows && !on_wgmma && plan.dim == 128)
     plan.splits = std::max<std::int64_t>(plan.splits, 2);
 
   const auto place = [&](std::size_t& at, std::int64_t elements, std::int64_t bytes_each) {
@@ -187,10 +205,9 @@ void plan_for(const AttentionParams& p, int keys_of_many, AttentionPlan& plan) {
 bool plan_attention(const AttentionParams& p, bool wgmma, AttentionPlan& plan) {
   plan = {};
   if (check_sizes(p)) return false;
-  const int dim = instance_dim(p);
   AttentionPlan other;
-  plan_for(p, wgmma ? wgmma_tile(dim).keys : mma_tile(dim, false).keys, plan);
-  plan_for(p, wgmma ? mma_tile(dim, false).keys : wgmma_tile(dim).keys, other);
+  plan_for(p, wgmma, plan);
+  plan_for(p, !wgmma, other);
   plan.bytes = std::max(plan.bytes, other.bytes);
   return true;
 }

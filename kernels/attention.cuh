@@ -263,6 +263,10 @@ __device__ Chunk<T> rotated_query(const AttentionArgs& a, int i, int h, int chun
 /// What the softmax of a row comes to: its factor 1 / sum, 0 for the empty set.
 __device__ inline float inverse_sum(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
 
+/// x of AttentionArgs::maybe_stats: a query's share in a key is 2^(scaled score - x). Infinite
+/// where it sees no key: its shares are 0.
+__device__ inline float share_exponent(float2 stats) { return stats.x - log2f(stats.y); }
+
 /// The softmax of a row once all its keys are in it.
 struct RowTotal {
   float max, sum;  ///< base 2, of all that takes part
@@ -335,23 +339,31 @@ __device__ inline std::int64_t local_keys(const AttentionParams& p) {
   return first + p.n_queries - (after_window < 0 ? 0 : after_window);
 }
 
-/// Merges `count` <= kMostMerged splits of kv head `head`: `first`, first + step, ..., by one warp
-/// in their order: into split `first`, or, where these are all there is, into the rows' outputs.
-/// \param shared [room] floats that nobody uses, at least count * (e + 2)
+/// Merges `count` <= kMostMerged splits of kv head `head`: `first`, first + step, ..., in their
+/// order: into split `first`, or, where these are all there is, into the rows' outputs. Each warp
+/// of the block takes some of the rows. \param shared [room] floats that nobody uses, for each warp
+/// at least count * (e + 2), aligned to 16 bytes
 template <class T>
 __device__ inline void merge_splits(const AttentionArgs& a, int head, int first, int step,
                                     int count, bool all, float* shared, int room) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int rows_each = (a.rows + warps - 1) / warps;
+  const int begin = warp * rows_each, end = min(begin + rows_each, a.rows);
+  room = room / warps / 4 * 4;
+  shared += warp * room;
   const int d = static_cast<int>(a.p.value_dim);
   const std::int64_t base = (std::int64_t{head} * a.splits + first) * a.rows;  // row 0 of `first`
   const std::int64_t stride = std::int64_t{step} * a.rows;
-  const int at_once = min(a.rows, room / (count * (d + 2))), of_split = at_once * d;
+  const int at_once = min(rows_each, room / (count * (d + 2))), of_split = at_once * d;
   auto* const stats = reinterpret_cast<float2*>(shared + count * of_split);  // [count][at_once]
-  for (int r = 0; r < a.rows; ++r) {
-    const int in_room = r % at_once, place = in_room * d;  // in a split's part of the room
-    if (in_room == 0) {  // as many rows as there is room for, on their way together
-      __syncwarp();      // those before have been read
-      const int rows = min(at_once, a.rows - r);
+  for (int r = begin; r < end; ++r) {
+    const int in_room = (r - begin) % at_once,
+              place = in_room * d;  // in a split's part of the room
+    if (in_room == 0) {             // as many rows as there is room for, on their way together
+      __syncwarp();                 // those before have been read
+      const int rows = min(at_once, end - r);
       for (int s = 0; s < count; ++s)
         for (int at = 4 * lane; at < rows * d; at += 4 * kWarpSize)
           copy_async_16(shared + s * of_split + at,
@@ -396,7 +408,7 @@ __device__ inline void merge_splits(const AttentionArgs& a, int head, int first,
   }
 }
 
-/// The end of a block of few rows, of one warp, whose split is written: the last of a group of
+/// The end of a block of few rows, whose split is written: the last of a group of
 /// splits to be done merges the group, the last of a head's groups these. All threads call it.
 /// \param shared [room] floats that nobody uses any more
 template <class T>

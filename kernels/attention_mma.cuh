@@ -80,6 +80,74 @@ __device__ inline void for_pieces(F&& f) {
   }
 }
 
+/// The end of a block of few rows: what its warps have of their keys is merged, in their order,
+/// into the split's output, or the rows' where there is one split. \param out, max, sum of the
+/// thread's rows lane / 4 and 8 below \param bytes shared memory that the tiles had
+template <class Half, int kDim>
+__device__ inline void end_few_rows(const AttentionArgs& a, int head, int split,
+                                    const float (&out)[kDim / 8][4], const float (&max)[2],
+                                    const float (&sum)[2], unsigned char* bytes) {
+  constexpr MmaTile kTile = mma_tile(kDim, true);
+  constexpr int kWarps = kTile.key_warps, kRows = kTile.rows(), kStride = few_rows_stride(kDim);
+  static_assert(kRows == 16 && kTile.warps == kWarps, "all warps have the same rows");
+  const AttentionParams& p = a.p;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarpSize;
+  const int warp = thread / kWarpSize, width = static_cast<int>(p.value_dim);
+  auto* const maxima = reinterpret_cast<float*>(bytes);  // [kWarps][kRows]
+  float* const sums = maxima + kWarps * kRows;           // the same
+  float* const outs = sums + kWarps * kRows;             // [kWarps][kRows][kStride]
+  __syncthreads();                                       // the tiles have been read
+  EPISODIC_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    float total = sum[half];
+    total += __shfl_xor_sync(kFullMask, total, 1);
+    total += __shfl_xor_sync(kFullMask, total, 2);
+    const int row = warp * kRows + 8 * half + lane / 4;
+    if (lane % 4 == 0) {
+      maxima[row] = max[half];
+      sums[row] = total;
+    }
+    EPISODIC_UNROLL
+    for (int j = 0; j < kDim / 8; ++j)
+      *reinterpret_cast<float2*>(outs + row * kStride + 8 * j + lane % 4 * 2) =
+          make_float2(out[j][2 * half], out[j][2 * half + 1]);
+  }
+  __syncthreads();
+  for (int at = 4 * thread; at < a.rows * width; at += 4 * kTile.warps * kWarpSize) {
+    const int row = at / width, c = at % width;
+    float largest = -INFINITY;
+    EPISODIC_UNROLL
+    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, maxima[w * kRows + row]);
+    const float safe = largest == -INFINITY ? 0.0f : largest;
+    float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float of_row = 0.0f;
+    EPISODIC_UNROLL
+    for (int w = 0; w < kWarps; ++w) {
+      const float weight = exp2_fast(maxima[w * kRows + row] - safe);
+      const float4 x = *reinterpret_cast<const float4*>(outs + (w * kRows + row) * kStride + c);
+      of_row += weight * sums[w * kRows + row];
+      total.x += weight * x.x, total.y += weight * x.y;
+      total.z += weight * x.z, total.w += weight * x.w;
+    }
+    if (a.splits > 1) {
+      const std::int64_t to = (std::int64_t{head} * a.splits + split) * a.rows + row;
+      if (c == 0) a.partial_stats[to] = make_float2(largest, of_row);
+      *reinterpret_cast<float4*>(a.partial_out + to * width + c) = total;
+      continue;
+    }
+    const int i = row / a.group, h = head * a.group + row % a.group;
+    const RowTotal ended = row_total(a, h, largest, of_row);
+    if (c == 0) write_stats(a, i, h, ended.max, ended.sum);
+    Half* const to = static_cast<Half*>(p.out) + (std::int64_t{i} * p.n_heads + h) * width + c;
+    *reinterpret_cast<uint2*>(to) =
+        uint2{pack<Half>(total.x * ended.factor, total.y * ended.factor),
+              pack<Half>(total.z * ended.factor, total.w * ended.factor)};
+  }
+  if (a.merge_group > 0)
+    merge_when_last<Half>(a, head, split, reinterpret_cast<float*>(bytes),
+                          static_cast<int>(mma_shared_bytes(kDim, kTile) / sizeof(float)));
+}
+
 /// Sequences of one launch: several where each has few rows.
 template <bool kFewRows>
 using MmaBatch = Batch<AttentionArgs, kFewRows ? kMostInLaunch : 1>;
@@ -87,7 +155,8 @@ using MmaBatch = Batch<AttentionArgs, kFewRows ? kMostInLaunch : 1>;
 /// Blocks x: row tiles, y: splits, z: kv heads of each sequence. For each tile of keys, copied two
 /// ahead of use:
 /// scores = Q K^T, mask where a key is not seen by all of the warp's queries, online softmax in
-/// base 2, out += P V. The queries are rotated anew between far and local tiles.
+/// base 2, out += P V. The queries are rotated anew between far and local tiles. Of few rows a warp
+/// does so with its own keys of each tile, and the warps' outputs are merged at the end.
 ///
 /// Codes (few rows alone; else they were widened before) are copied into the second half of each
 /// piece's 16 bytes, and widened there, by the thread that copied them, once they are there.
@@ -102,6 +171,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
   constexpr int kThreads = kWarpSize * kTile.warps, kRowTiles = kTile.row_tiles;
   constexpr int kKeys = kTile.keys, kStride = shared_stride(kDim, 2), kChunks = kDim / 8;
+  constexpr int kWarpKeys = kTile.warp_keys();
   constexpr int kElements = kKeys * kStride;  // of one stage
   EPISODIC_DYNAMIC_SHARED(bytes);
   Half* const queries = reinterpret_cast<Half*>(bytes);      // [rows][kStride]
@@ -130,7 +200,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   const int from = min(split * tiles_per_split, tiles);
   if (thread == 0) to = min(from + tiles_per_split, tiles);
 
-  const int warp_row = block_row + thread / kWarpSize * 16 * kRowTiles;
+  const int warp_row = block_row + thread / kWarpSize / kTile.key_warps * 16 * kRowTiles;
+  const int warp_key = thread / kWarpSize % kTile.key_warps * kWarpKeys;  // of a tile, the first
   if (lane == 0)
     queries_of_warp[thread / kWarpSize] =
         warp_row >= a.rows
@@ -174,20 +245,23 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
                     reinterpret_cast<const char*>(row) + piece % 2 * 16);
     }
   };
-  // Of few rows, where a warp is the block and a tile has a key for each lane: which keys of a tile
-  // are codes, a bit each, and the scales of the lane's; where those of the tile behind it are.
-  unsigned coded_next = 0;
-  float2 scales_next = make_float2(0.0f, 0.0f);
+  // Of few rows, a tile's keys have a thread each: where the scales of its key of the tile after
+  // the next are. Those of this tile and the next lie in shared memory, below 0: no codes.
+  EPISODIC_SHARED(scales, float2[2][kFewRows ? kKeys : 1]);
   const float* scales_after = nullptr;
-  const auto find_scales = [&](int tile) {
-    if constexpr (kFewRows)
-      scales_after = tile < span.far_tiles ? scales_at(span, tile * kKeys + lane) : nullptr;
+  const auto has_codes = [&](int tile) {  // some key may be of codes
+    return kFewRows && span.far_scales && tile < span.far_tiles;
   };
-  const auto take_scales = [&] {
-    if constexpr (kFewRows) {
-      coded_next = __ballot_sync(kFullMask, scales_after != nullptr);
-      scales_next = head_scales(span, scales_after);
-    }
+  const auto find_scales = [&](int tile) {
+    if (has_codes(tile))
+      scales_after = thread < kKeys ? scales_at(span, tile * kKeys + thread) : nullptr;
+  };
+  const auto take_scales = [&](int tile) {
+    if (!has_codes(tile)) return;
+    if (thread < kKeys)
+      scales[tile % 2][thread] =
+          scales_after ? head_scales(span, scales_after) : make_float2(-1.0f, -1.0f);
+    __syncthreads();
   };
   const auto copy_tile = [&](int tile) {
     Half* const to_keys = keys + tile % kAttentionStages * kElements;
@@ -213,7 +287,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         if constexpr (kFewRows) {
           // Zeros then: codes are not aligned as what is not read must be too.
           const auto* const aligned = static_cast<const Half*>(p.local_key);
-          if ((coded_next >> key & 1) != 0) {
+          const bool codes = has_codes(tile);
+          if (codes && scales[tile % 2][key].x >= 0.0f) {
             Half* const to_key = to_keys + key * kStride + channel;
             const auto copy_codes = [&](Half* to, const void* codes, std::int64_t first,
                                         bool valid) {
@@ -227,7 +302,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
                        channel < p.value_dim);
             return;
           }
-          if (coded_next != 0 && key >= count) return copy(key, channel, aligned, aligned);
+          if (codes && key >= count) return copy(key, channel, aligned, aligned);
         }
         copy(key, channel, static_cast<const Half*>(row.key) + at,
              static_cast<const Half*>(row.value) + value_at);
@@ -245,21 +320,19 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       });
     }
   };
-  // The keys whose bits are set, of a tile that has arrived. \param scales of the lane's key
-  const auto widen_tile = [&](int tile, unsigned coded, float2 scales) {
+  // The keys that are codes, of a tile that has arrived.
+  const auto widen_tile = [&](int tile) {
     Half* const tile_keys = keys + tile % kAttentionStages * kElements;
-    // All at once: some at a time, with the others above, takes registers that 8.0 has not.
-    for_pieces<kKeys, kChunks, kThreads>([&](int key, int channel) {
-      const float of_key = __shfl_sync(kFullMask, scales.x, key);
-      const float of_value = __shfl_sync(kFullMask, scales.y, key);
-      if ((coded >> key & 1) == 0) return;
+    for_pieces<kKeys, kChunks, kThreads, 4>([&](int key, int channel) {
+      const float2 of_key = scales[tile % 2][key];
+      if (of_key.x < 0.0f) return;
       const auto widen_piece = [&](Half* piece, float scale) {
         const CodeChunk codes = *reinterpret_cast<const CodeChunk*>(piece + 4);
         *reinterpret_cast<Chunk<Half>*>(piece) = widened<Half>(codes, scale, codes_are_fp8(p));
       };
       Half* const piece = tile_keys + key * kStride + channel;
-      if (channel < p.head_dim) widen_piece(piece, of_key);
-      if (channel < p.value_dim) widen_piece(piece + kAttentionStages * kElements, of_value);
+      if (channel < p.head_dim) widen_piece(piece, of_key.x);
+      if (channel < p.value_dim) widen_piece(piece + kAttentionStages * kElements, of_key.y);
     });
     __syncthreads();
   };
@@ -289,7 +362,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     wait_copies<0>();
     __syncthreads();
     find_scales(from);
-    take_scales();
+    take_scales(from);
     find_scales(from + 1);
     copy_tile(from);
     commit_copies();
@@ -297,17 +370,15 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
   for (int tile = from; tile < to; ++tile) {
     wait_copies<0>();
     __syncthreads();  // this tile is there for all, and nobody reads the one before
-    const unsigned coded = coded_next;
-    const float2 scales = scales_next;
     if (tile + 1 < to) {
-      take_scales();
+      take_scales(tile + 1);
       find_scales(tile + 2);
       copy_tile(tile + 1);
       copy_table(tile + 2);
       commit_copies();
     }
     if constexpr (kFewRows) {
-      if (coded != 0) widen_tile(tile, coded, scales);
+      if (has_codes(tile)) widen_tile(tile);
     }
     const bool far = tile < span.far_tiles;
     if (tile == from || tile == span.far_tiles) {
@@ -318,9 +389,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     const int last_query = queries_of_warp[thread / kWarpSize].y;
     if (first_query > last_query) continue;
 
-    const int first = (far ? tile : tile - span.far_tiles) * kKeys;
+    // Of this warp's keys.
+    const int first = (far ? tile : tile - span.far_tiles) * kKeys + warp_key;
     const int count = (far ? span.far_count : span.local_count) - first;
-    const KvRow* const rows = table + tile % kAttentionTables * kKeys;
+    const KvRow* const rows = table + tile % kAttentionTables * kKeys + warp_key;
     const unsigned length = far ? kForever : static_cast<unsigned>(p.n_local);
     const auto begin_of = [&](int key) {  // the first query that sees it
       return key >= count ? kNobody
@@ -332,8 +404,8 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     };
     bool seen = false, hidden = false, weighted = false;
     EPISODIC_UNROLL
-    for (int k = 0; k < kKeys; k += kWarpSize) {
-      if (lane + k >= kKeys) break;
+    for (int k = 0; k < kWarpKeys; k += kWarpSize) {
+      if (lane + k >= kWarpKeys) break;
       const int begin = begin_of(lane + k);
       const bool of_first = sees(first_query, begin, length);
       seen = seen || of_first || (begin > first_query && begin <= last_query);
@@ -344,9 +416,9 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     hidden = __any_sync(kFullMask, hidden);
     weighted = __any_sync(kFullMask, weighted);
 
-    float score[kRowTiles][kKeys / 8][4] = {};
-    const Half* const tile_keys = keys + tile % kAttentionStages * kElements;
-    const Half* const warp_queries = queries + thread / kWarpSize * 16 * kRowTiles * kStride;
+    float score[kRowTiles][kWarpKeys / 8][4] = {};
+    const Half* const tile_keys = keys + tile % kAttentionStages * kElements + warp_key * kStride;
+    const Half* const warp_queries = queries + (warp_row - block_row) * kStride;
     // not unrolled in full: loads moved further ahead would cost registers that there are not
     EPISODIC_UNROLL_BY(2)
     for (int c = 0; c < kDim; c += 16) {
@@ -355,7 +427,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       for (int m = 0; m < kRowTiles; ++m)
         load_left(left[m], warp_queries + 16 * m * kStride + c, kStride, lane);
       EPISODIC_UNROLL
-      for (int k = 0; k < kKeys; k += 16) {
+      for (int k = 0; k < kWarpKeys; k += 16) {
         load_right_of_columns(right, tile_keys + k * kStride + c, kStride, lane);
         EPISODIC_UNROLL
         for (int m = 0; m < kRowTiles; ++m)
@@ -366,7 +438,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       EPISODIC_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
         EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
+        for (int j = 0; j < kWarpKeys / 8; ++j) {
           EPISODIC_UNROLL
           for (int e = 0; e < 4; ++e) score[m][j][e] = capped(a, score[m][j][e]);
         }
@@ -380,7 +452,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         query[m][1] = query_of(m, 1);
       }
       EPISODIC_UNROLL
-      for (int j = 0; j < kKeys / 8; ++j) {
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
         EPISODIC_UNROLL
         for (int e = 0; e < 2; ++e) {
           const int begin = begin_of(8 * j + lane % 4 * 2 + e);
@@ -396,7 +468,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       // One row tile: its local keys are the whole window.
       if (a.maybe_scores && !far) {
         EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
+        for (int j = 0; j < kWarpKeys / 8; ++j) {
           EPISODIC_UNROLL
           for (int e = 0; e < 4; ++e) {
             const int key = 8 * j + lane % 4 * 2 + e % 2, row = warp_row + 8 * (e / 2) + lane / 4;
@@ -417,7 +489,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       for (int half = 0; half < 2; ++half) {
         float largest = -INFINITY;
         EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j)
+        for (int j = 0; j < kWarpKeys / 8; ++j)
           largest = fmaxf(largest, fmaxf(score[m][j][2 * half], score[m][j][2 * half + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
@@ -428,7 +500,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
         grown = grown || now != before;
         float of_tile = 0.0f;
         EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
+        for (int j = 0; j < kWarpKeys / 8; ++j) {
           EPISODIC_UNROLL
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
             score[m][j][e] = exp2_fast(fmaf(score[m][j][e], a.scale, -safe));
@@ -448,7 +520,7 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     }
     if (weighted) {
       EPISODIC_UNROLL
-      for (int j = 0; j < kKeys / 8; ++j) {
+      for (int j = 0; j < kWarpKeys / 8; ++j) {
         EPISODIC_UNROLL
         for (int e = 0; e < 2; ++e) {
           const float of_key = weight_of(8 * j + lane % 4 * 2 + e);
@@ -461,9 +533,10 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
       }
     }
 
-    const Half* const tile_values = values + tile % kAttentionStages * kElements;
+    const Half* const tile_values =
+        values + tile % kAttentionStages * kElements + warp_key * kStride;
     EPISODIC_UNROLL
-    for (int k = 0; k < kKeys; k += 16) {
+    for (int k = 0; k < kWarpKeys; k += 16) {
       std::uint32_t left[kRowTiles][4], right[4];
       EPISODIC_UNROLL
       for (int m = 0; m < kRowTiles; ++m) {
@@ -484,47 +557,46 @@ __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
     }
   }
 
-  EPISODIC_UNROLL
-  for (int m = 0; m < kRowTiles; ++m) {
+  if constexpr (kFewRows) {
+    end_few_rows<Half, kDim>(a, head, split, out[0], max[0], sum[0], bytes);
+  } else {
     EPISODIC_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float total = sum[m][half];
-      total += __shfl_xor_sync(kFullMask, total, 1);
-      total += __shfl_xor_sync(kFullMask, total, 2);
-      const int row = warp_row + 16 * m + 8 * half + lane / 4;
-      if (row >= a.rows) continue;
-      const int i = query_of(m, half), h = head * a.group + row % a.group;
-      const int first_channel = lane % 4 * 2;
-      if (a.splits > 1) {
-        const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
-        if (lane % 4 == 0) a.partial_stats[at] = make_float2(max[m][half], total);
-        float* const to_row = a.partial_out + at * p.value_dim + first_channel;
+    for (int m = 0; m < kRowTiles; ++m) {
+      EPISODIC_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        float total = sum[m][half];
+        total += __shfl_xor_sync(kFullMask, total, 1);
+        total += __shfl_xor_sync(kFullMask, total, 2);
+        const int row = warp_row + 16 * m + 8 * half + lane / 4;
+        if (row >= a.rows) continue;
+        const int i = query_of(m, half), h = head * a.group + row % a.group;
+        const int first_channel = lane % 4 * 2;
+        if (a.splits > 1) {
+          const std::int64_t at = (std::int64_t{head} * a.splits + split) * a.rows + row;
+          if (lane % 4 == 0) a.partial_stats[at] = make_float2(max[m][half], total);
+          float* const to_row = a.partial_out + at * p.value_dim + first_channel;
+          EPISODIC_UNROLL
+          for (int j = 0; j < kDim / 8; ++j)
+            if (j < value_chunks)
+              *reinterpret_cast<float2*>(to_row + 8 * j) =
+                  make_float2(out[m][j][2 * half], out[m][j][2 * half + 1]);
+          continue;
+        }
+        // many rows of 128 have no registers left here: with sinks they are split (attention.cu)
+        const RowTotal of_row = kDim != 128 ? row_total(a, h, max[m][half], total)
+                                            : RowTotal{max[m][half], total, inverse_sum(total)};
+        if (lane % 4 == 0) write_stats(a, i, h, of_row.max, of_row.sum);
+        const float inverse = of_row.factor;
+        Half* const to_row =
+            static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.value_dim + first_channel;
         EPISODIC_UNROLL
         for (int j = 0; j < kDim / 8; ++j)
           if (j < value_chunks)
-            *reinterpret_cast<float2*>(to_row + 8 * j) =
-                make_float2(out[m][j][2 * half], out[m][j][2 * half + 1]);
-        continue;
+            *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) =
+                pack<Half>(out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
       }
-      // many rows of 128 have no registers left here: with sinks they are split (attention.cu)
-      const RowTotal of_row = kFewRows || kDim != 128
-                                  ? row_total(a, h, max[m][half], total)
-                                  : RowTotal{max[m][half], total, inverse_sum(total)};
-      if (lane % 4 == 0) write_stats(a, i, h, of_row.max, of_row.sum);
-      const float inverse = of_row.factor;
-      Half* const to_row =
-          static_cast<Half*>(p.out) + (i * p.n_heads + h) * p.value_dim + first_channel;
-      EPISODIC_UNROLL
-      for (int j = 0; j < kDim / 8; ++j)
-        if (j < value_chunks)
-          *reinterpret_cast<std::uint32_t*>(to_row + 8 * j) =
-              pack<Half>(out[m][j][2 * half] * inverse, out[m][j][2 * half + 1] * inverse);
     }
   }
-  if constexpr (kFewRows)
-    if (a.merge_group > 0)
-      merge_when_last<Half>(a, head, split, reinterpret_cast<float*>(bytes),
-                            static_cast<int>(mma_shared_bytes(kDim, kTile) / sizeof(float)));
 }
 
 /// Column sums of many rows. Blocks x: tiles of local keys, y: query heads. A warp holds its keys
@@ -587,11 +659,11 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
   float sum[kKeyTiles][2] = {};
 
   for (int first = from; first < to; first += kQueries) {
-    float2 stats[kQueriesPerLane];  // max, 1 / sum of queries `lane`, `lane` + 32 of the tile
+    float exponents[kQueriesPerLane];  // of queries `lane`, `lane` + 32 of the tile
     EPISODIC_UNROLL
     for (int k = 0; k < kQueriesPerLane; ++k) {
       const int i = first + lane + kWarpSize * k;
-      stats[k] = i < to ? a.maybe_stats[h * p.n_queries + i] : make_float2(0.0f, 0.0f);
+      exponents[k] = share_exponent(i < to ? a.maybe_stats[h * p.n_queries + i] : float2{});
     }
     wait_copies<0>();
     __syncthreads();  // this tile is there for all, and nobody reads the one before
@@ -610,31 +682,46 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
           multiply<Half>(score[m][k / 8], score[m][k / 8 + 1], left[m][c], right);
       }
     }
+    if (a.cap_in != 0.0f) {
+      EPISODIC_UNROLL
+      for (int m = 0; m < kKeyTiles; ++m) {
+        EPISODIC_UNROLL
+        for (int j = 0; j < kQueries / 8; ++j) {
+          EPISODIC_UNROLL
+          for (int e = 0; e < 4; ++e) score[m][j][e] = capped(a, score[m][j][e]);
+        }
+      }
+    }
     // The last key has the latest window, the first key the earliest.
     const unsigned length = static_cast<unsigned>(n_local);
     const bool hidden = !sees(first, warp_begin + 16 * kKeyTiles - 1, length) ||
                         !sees(first + kQueries - 1, warp_begin, length);
-    EPISODIC_UNROLL
-    for (int j = 0; j < kQueries / 8; ++j) {
+    const auto add_shares = [&](auto hides) {
       EPISODIC_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const int column = 8 * j + lane % 4 * 2 + e;
-        const float max = __shfl_sync(kFullMask, stats[j / 4].x, column % kWarpSize);
-        const float inverse = __shfl_sync(kFullMask, stats[j / 4].y, column % kWarpSize);
+      for (int j = 0; j < kQueries / 8; ++j) {
         EPISODIC_UNROLL
-        for (int m = 0; m < kKeyTiles; ++m) {
+        for (int e = 0; e < 2; ++e) {
+          const int column = 8 * j + lane % 4 * 2 + e;
+          const float exponent = __shfl_sync(kFullMask, exponents[j / 4], column % kWarpSize);
           EPISODIC_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            const float s =
-                a.cap_in == 0.0f ? score[m][j][2 * half + e] : capped(a, score[m][j][2 * half + e]);
-            float x = exp2_fast(fmaf(s, a.scale, -max)) * inverse;
-            const int key_begin = warp_begin + 16 * m + 8 * half + lane / 4;
-            if (hidden && !sees(first + column, key_begin, length)) x = 0.0f;
-            sum[m][half] += x;
+          for (int m = 0; m < kKeyTiles; ++m) {
+            EPISODIC_UNROLL
+            for (int half = 0; half < 2; ++half) {
+              float x = exp2_fast(fmaf(score[m][j][2 * half + e], a.scale, -exponent));
+              if constexpr (decltype(hides)::value) {
+                const int key_begin = warp_begin + 16 * m + 8 * half + lane / 4;
+                if (!sees(first + column, key_begin, length)) x = 0.0f;
+              }
+              sum[m][half] += x;
+            }
           }
         }
       }
-    }
+    };
+    if (hidden)  // the same in all lanes
+      add_shares(std::true_type{});
+    else
+      add_shares(std::false_type{});
   }
   EPISODIC_UNROLL
   for (int m = 0; m < kKeyTiles; ++m) {

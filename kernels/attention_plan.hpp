@@ -24,15 +24,18 @@ struct MmaTile {
   int warps = 0;
   int row_tiles = 0;  ///< of 16 rows, for each warp
   int keys = 0;       ///< of one tile
-  EPISODIC_HOST_DEVICE constexpr int rows() const { return 16 * warps * row_tiles; }
+  int key_warps = 1;  ///< warps that share the same rows, and divide a tile's keys
+  EPISODIC_HOST_DEVICE constexpr int rows() const { return 16 * (warps / key_warps) * row_tiles; }
+  EPISODIC_HOST_DEVICE constexpr int warp_keys() const { return keys / key_warps; }
 };
 
-/// Few rows (decode): one warp, whose loads alone keep the memory busy. Many: each key fragment
-/// read from shared memory meets 32 rows, except where the outputs of 32 would not fit in the
-/// registers. Tiles of heads of 256 are short, so that a block fits into the shared memory of every
-/// device, and two into that of an A100.
+/// Few rows (decode): all warps have the same rows and 16 keys of a tile each, so that copies,
+/// their addresses, products and exponentials of a tile are four streams of instructions. Many:
+/// each key fragment read from shared memory meets 32 rows, except where the outputs of 32 would
+/// not fit in the registers. Tiles of heads of 256 are short, so that a block fits into the shared
+/// memory of every device, and two into that of an A100.
 EPISODIC_HOST_DEVICE constexpr MmaTile mma_tile(int dim, bool few_rows) {
-  if (few_rows) return {1, 1, 32};
+  if (few_rows) return dim <= 128 ? MmaTile{4, 1, 64, 4} : MmaTile{2, 1, 32, 2};
   return dim <= 96 ? MmaTile{4, 2, 64} : dim <= 128 ? MmaTile{4, 2, 48} : MmaTile{4, 1, 16};
 }
 
@@ -64,7 +67,8 @@ EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_shared_bytes(int dim) {
   const auto keys = static_cast<std::size_t>(tile.stages * tile.keys);
   const std::size_t of_row = static_cast<std::size_t>(dim) * 2;
   return kWgmmaAlignment + static_cast<std::size_t>(tile.rows()) * of_row +
-         keys * (2 * of_row + kWgmmaMarkBytes) + 2 * static_cast<std::size_t>(tile.stages) * 8;
+         keys * (2 * of_row + kWgmmaMarkBytes) +
+         (4 * static_cast<std::size_t>(tile.stages) + 2) * sizeof(std::uint64_t);
 }
 
 /// One block of the wgmma kernel for column sums: a warpgroup has 64 keys. Two blocks share a
@@ -83,7 +87,7 @@ EPISODIC_HOST_DEVICE constexpr std::size_t wgmma_column_shared_bytes(int dim) {
   const auto queries = static_cast<std::size_t>(kAttentionStages * tile.queries);
   return kWgmmaAlignment +
          (static_cast<std::size_t>(tile.keys()) + queries) * static_cast<std::size_t>(dim) * 2 +
-         queries * 8;
+         queries * 4;
 }
 
 /// One block of the tensor-core kernel for column sums: row tiles are of keys.
@@ -108,6 +112,17 @@ EPISODIC_HOST_DEVICE constexpr std::size_t mma_shared_bytes(int dim, MmaTile til
              static_cast<std::size_t>(shared_stride(dim, 2)) * 2 +
          static_cast<std::size_t>(kAttentionTables * tile.keys) * sizeof(KvRow);
 }
+/// Floats between the outputs of two rows where the warps of few rows leave them: 8 more than the
+/// row, so that the 8 rows that a warp writes at once lie in different banks.
+EPISODIC_HOST_DEVICE constexpr int few_rows_stride(int dim) { return dim + 8; }
+/// What the warps leave takes the place of keys and values.
+EPISODIC_HOST_DEVICE constexpr bool warps_fit(int dim) {
+  const MmaTile tile = mma_tile(dim, true);
+  return mma_shared_bytes(dim, tile) >=
+         static_cast<std::size_t>(tile.key_warps * tile.rows() * (few_rows_stride(dim) + 2)) *
+             sizeof(float);
+}
+static_assert(warps_fit(64) && warps_fit(96) && warps_fit(128) && warps_fit(256));
 EPISODIC_HOST_DEVICE constexpr std::size_t column_shared_bytes(int dim, ColumnTile tile) {
   return static_cast<std::size_t>(tile.keys() + kAttentionStages * tile.queries) *
          static_cast<std::size_t>(shared_stride(dim, 2)) * 2;
@@ -149,10 +164,11 @@ static_assert(2 * (wgmma_column_shared_bytes(128) + 1024) <= kSharedOfHopper + 1
 inline constexpr int kMostMerged = 32;
 static_assert(kAttentionCounters == kMostMerged + 1, "a counter a group, and one for the groups");
 
-/// What merges splits in a block of few rows has room for a row of each.
+/// Each warp that merges splits in a block of few rows has room for a row of each.
 EPISODIC_HOST_DEVICE constexpr bool merge_fits(int dim) {
-  return mma_shared_bytes(dim, mma_tile(dim, true)) >=
-         static_cast<std::size_t>(kMostMerged * (dim + 2)) * sizeof(float);
+  const MmaTile tile = mma_tile(dim, true);
+  return mma_shared_bytes(dim, tile) / static_cast<std::size_t>(tile.warps) >=
+         static_cast<std::size_t>(kMostMerged * (dim + 2) + 4) * sizeof(float);
 }
 static_assert(merge_fits(64) && merge_fits(96) && merge_fits(128) && merge_fits(256));
 

@@ -12,6 +12,9 @@
 
 namespace episodic::kernels {
 
+/// Chunks of queries that a thread rotates at once, so that their loads are on their way together.
+inline constexpr int kRotatedAtOnce = 4;
+
 /// What a tile's keys are to the queries.
 struct alignas(8) KeyMark {
   int begin;     ///< the first query that sees it
@@ -28,7 +31,9 @@ struct WgmmaMemory {
   Half keys[kTile.stages][kBlocks][kTile.keys * 64];
   Half values[kTile.stages][kBlocks][kTile.keys * 64];
   KeyMark marks[kTile.stages][kTile.keys];
-  std::uint64_t full[kTile.stages], empty[kTile.stages];
+  std::uint64_t full_keys[kTile.stages], empty_keys[kTile.stages];  // and of the marks
+  std::uint64_t full_values[kTile.stages], empty_values[kTile.stages];
+  std::uint64_t turns[2];  // of the two warpgroups that multiply
 };
 
 /// Of a tile: whether it is far, its first key in its part of the span, and how many there are.
@@ -53,8 +58,8 @@ __device__ inline const void* from_lane(const void* p, int lane) {
 /// Marks are plain stores and loads, and one lane of a warp arrives for all 32. Both ways that is
 /// in order by the memory model of PTX: what the other lanes did is before __syncwarp, that before
 /// the lane's arrival (release), that before the other side's wait (acquire, by each of its
-/// threads). So a mark is written (full) before it is read, and read (empty) before the tile two or
-/// three turns later writes it anew (docs/kernels.md).
+/// threads). So a mark is written (full_keys) before it is read, and read (empty_keys) before the
+/// tile two or three turns later writes it anew (docs/kernels.md).
 template <class Half, int kDim>
 __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
                                   WgmmaMemory<Half, kDim>& memory, int from, int to) {
@@ -95,7 +100,8 @@ __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
     const Source source = next;
     if (tile + 1 < to) next = source_of(tile + 1);
     const int turn = tile - from, stage = turn % kTile.stages;
-    if (turn >= kTile.stages) wait_for(&memory.empty[stage], (turn / kTile.stages - 1) % 2);
+    const int parity = (turn / kTile.stages + 1) % 2;  // of the turn before in this stage
+    if (turn >= kTile.stages) wait_for(&memory.empty_keys[stage], parity);
     if constexpr (kKeysOfWarp == kWarpSize) {
       memory.marks[stage][first_key + lane] = source.mark;
     } else {  // two lanes know each key: half a mark each, so that no lane of the warp stands aside
@@ -107,37 +113,42 @@ __device__ inline void copy_tiles(const AttentionArgs& a, const KeySpan& span,
     }
     // what nobody sees is copied as zeros
     const unsigned seen = __ballot_sync(kFullMask, source.mark.begin != kNobody);
-    EPISODIC_UNROLL
-    for (int k = 0; k < kKeysOfWarp; k += 4) {
-      const int of_warp = k + lane / 8;
-      const auto* const key = static_cast<const Half*>(from_lane(source.key, of_warp));
-      const auto* const value = static_cast<const Half*>(from_lane(source.value, of_warp));
-      const bool valid = (seen >> of_warp & 1) != 0;
-      const int place = chunk_place(first_key + of_warp, lane % 8);
+    const auto copy_rows = [&](const Half* rows, auto& to) {
       EPISODIC_UNROLL
-      for (int c = 0; c < kDim / 64; ++c) {
-        const int channel = 64 * c + lane % 8 * 8;
-        const bool copied = valid && channel < dim;
-        copy_async_16(reinterpret_cast<char*>(memory.keys[stage][c]) + place, key + channel,
-                      copied);
-        copy_async_16(reinterpret_cast<char*>(memory.values[stage][c]) + place, value + channel,
-                      copied);
+      for (int k = 0; k < kKeysOfWarp; k += 4) {
+        const int of_warp = k + lane / 8;
+        const auto* const row = static_cast<const Half*>(from_lane(rows, of_warp));
+        const bool valid = (seen >> of_warp & 1) != 0;
+        const int place = chunk_place(first_key + of_warp, lane % 8);
+        EPISODIC_UNROLL
+        for (int c = 0; c < kDim / 64; ++c) {
+          const int channel = 64 * c + lane % 8 * 8;
+          copy_async_16(reinterpret_cast<char*>(to[c]) + place, row + channel,
+                        valid && channel < dim);
+        }
       }
-    }
-    arrive_after_copies(&memory.full[stage]);
+    };
+    copy_rows(source.key, memory.keys[stage]);
+    arrive_after_copies(&memory.full_keys[stage]);
     __syncwarp();
-    if (lane == 0) arrive(&memory.full[stage]);  // the marks are there
+    if (lane == 0) arrive(&memory.full_keys[stage]);  // the marks are there
+    if (turn >= kTile.stages) wait_for(&memory.empty_values[stage], parity);
+    copy_rows(source.value, memory.values[stage]);
+    arrive_after_copies(&memory.full_values[stage]);
   }
   wait_copies<0>();
 }
 
-/// One multiplying warpgroup's work: 64 rows from `first_row` on.
+/// One multiplying warpgroup's work: 64 rows from `first_row` on. The products of a tile's keys are
+/// begun together with those of the values of the tile before, which run on beside the softmax
+/// between the two. Where two warpgroups multiply they take turns to begin products, so that one
+/// makes exponentials while the other's products run.
 template <class Half, int kDim>
 __device__ inline void attend_tiles(const AttentionArgs& a, const KeySpan& span,
                                     WgmmaMemory<Half, kDim>& memory, int warpgroup, int first_row,
                                     int last_row, int head, int split, int from, int to) {
   constexpr WgmmaTile kTile = wgmma_tile(kDim);
-  constexpr int kKeys = kTile.keys;
+  constexpr int kKeys = kTile.keys, kStages = kTile.stages, kWarpgroups = kTile.warpgroups;
   const AttentionParams& p = a.p;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroupSize, lane = thread % kWarpSize;
   const int chunks = static_cast<int>(p.head_dim / 8);
@@ -149,9 +160,56 @@ __device__ inline void attend_tiles(const AttentionArgs& a, const KeySpan& span,
   float out[kDim / 2], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
   EPISODIC_UNROLL
   for (int i = 0; i < kDim / 2; ++i) out[i] = 0.0f;
+  std::uint32_t left[kKeys / 16][4];  // probabilities of the tile whose values are still to come
+  int pending = -1;                   // its turn; -1: there is none
+
+  const auto stage_of = [&](int turn) { return turn % kStages; };
+  const auto wait_full = [&](std::uint64_t* barriers, int turn) {
+    wait_for(barriers + stage_of(turn), turn / kStages % 2);
+  };
+  const auto release = [&](std::uint64_t* barriers, int turn) {  // read by all lanes
+    __syncwarp();
+    if (lane == 0) arrive(barriers + stage_of(turn));
+  };
+  const auto take_turn = [&](int turn) {
+    if constexpr (kWarpgroups == 2) {
+      if (warpgroup == 1 || turn > 0)
+        wait_for(&memory.turns[warpgroup], (warpgroup == 1 ? turn : turn - 1) % 2);
+    }
+  };
+  const auto give_turn = [&] {
+    if constexpr (kWarpgroups == 2) {
+      __syncwarp();
+      if (lane == 0) arrive(&memory.turns[1 - warpgroup]);
+    }
+  };
+  const auto begin_values = [&] {  // of the pending tile
+    EPISODIC_UNROLL
+    for (int k = 0; k < kKeys / 16; ++k)
+      Products<Half, kDim>::of_rows(
+          out, left[k],
+          moved_by(matrix_at(memory.values[stage_of(pending)][0], 1024, kKeys * 128), k * 2048));
+    commit_products();
+  };
+  const auto end_values = [&] {
+    wait_products<0>();
+    hold(out);
+    release(memory.empty_values, pending);
+    pending = -1;
+  };
+  const auto multiply_pending = [&] {  // by itself
+    if (pending < 0) return;
+    wait_full(memory.full_values, pending);
+    publish_to_products();
+    hold(out);
+    begin_products();
+    begin_values();
+    end_values();
+  };
 
   const auto rotate_queries = [&](bool local) {
     sync_threads<kWarpgroupSize>(1 + warpgroup);  // the products before have read the old ones
+    EPISODIC_UNROLL_BY(kRotatedAtOnce)
     for (int piece = thread; piece < 64 * (kDim / 8); piece += kWarpgroupSize) {
       const int r = piece / (kDim / 8), chunk = piece % (kDim / 8), row = first_row + r;
       Chunk<Half> q;
@@ -173,14 +231,19 @@ __device__ inline void attend_tiles(const AttentionArgs& a, const KeySpan& span,
     sync_threads<kWarpgroupSize>(1 + warpgroup);
   };
 
-  for (int tile = from; tile < to; ++tile) {
-    const int turn = tile - from, stage = turn % kTile.stages;
+  // Of the tile that was looked at: whether some row does not see some key, or a value has a weight
+  // of its own.
+  bool hidden = false, weighted = false;
+  // Waits for the tile's keys. \return whether a row sees one of them; all warps of the warpgroup
+  // alike
+  const auto look_at = [&](int tile) {
     const bool far = tile < span.far_tiles;
     if (has_rows && (tile == from || tile == span.far_tiles)) rotate_queries(!far);
-    wait_for(&memory.full[stage], turn / kTile.stages % 2);
-    const KeyMark* const marks = memory.marks[stage];
+    wait_full(memory.full_keys, tile - from);
+    const KeyMark* const marks = memory.marks[stage_of(tile - from)];
     const unsigned length = far ? kForever : static_cast<unsigned>(p.n_local);
-    bool seen = false, hidden = false, weighted = false;
+    bool seen = false;
+    hidden = weighted = false;
     if (has_rows) {
       EPISODIC_UNROLL
       for (int k = 0; k < kKeys; k += kWarpSize) {
@@ -194,96 +257,124 @@ __device__ inline void attend_tiles(const AttentionArgs& a, const KeySpan& span,
       hidden = __any_sync(kFullMask, hidden);
       weighted = __any_sync(kFullMask, weighted);
     }
-    if (seen) {  // all warps of the warpgroup alike
-      publish_to_products();
-      float score[kKeys / 2];
+    return seen;
+  };
+  const auto pass_by = [&](int tile) {
+    const int turn = tile - from;
+    take_turn(turn);
+    give_turn();
+    release(memory.empty_keys, turn);
+    wait_full(memory.full_values, turn);  // no copy is on its way to what is given back
+    release(memory.empty_values, turn);
+  };
+  // Of the tile that was looked at. \param follows whether a tile is pending, known when compiled:
+  // products in a branch of their own would be waited for one by one
+  const auto multiply_tile = [&](int tile, auto follows) {
+    constexpr bool kFollows = decltype(follows)::value;
+    const int turn = tile - from, stage = stage_of(turn);
+    const KeyMark* const marks = memory.marks[stage];
+    const unsigned length = tile < span.far_tiles ? kForever : static_cast<unsigned>(p.n_local);
+    if constexpr (kFollows) wait_full(memory.full_values, pending);
+    take_turn(turn);
+    publish_to_products();
+    float score[kKeys / 2];
+    EPISODIC_UNROLL
+    for (int i = 0; i < kKeys / 2; ++i) score[i] = 0.0f;
+    hold(score);
+    hold(out);
+    begin_products();
+    EPISODIC_UNROLL
+    for (int c = 0; c < kDim / 16; ++c)
+      Products<Half, kKeys>::of_columns(
+          score, moved_by(matrix_at(memory.queries[warpgroup][c / 4], 1024), c % 4 * 32),
+          moved_by(matrix_at(memory.keys[stage][c / 4], 1024), c % 4 * 32), c > 0);
+    commit_products();
+    if constexpr (kFollows) begin_values();
+    give_turn();
+    wait_products<kFollows ? 1 : 0>();
+    hold(score);
+    const bool needs_marks = hidden || weighted;
+    if (!needs_marks) release(memory.empty_keys, turn);
+    if (a.cap_in != 0.0f) {
       EPISODIC_UNROLL
-      for (int i = 0; i < kKeys / 2; ++i) score[i] = 0.0f;
-      hold(score);
-      begin_products();
-      EPISODIC_UNROLL
-      for (int c = 0; c < kDim / 16; ++c)
-        Products<Half, kKeys>::of_columns(
-            score, moved_by(matrix_at(memory.queries[warpgroup][c / 4], 1024), c % 4 * 32),
-            moved_by(matrix_at(memory.keys[stage][c / 4], 1024), c % 4 * 32), c > 0);
-      end_products();
-      hold(score);
-      if (a.cap_in != 0.0f) {
-        EPISODIC_UNROLL
-        for (int i = 0; i < kKeys / 2; ++i) score[i] = capped(a, score[i]);
-      }
-      if (hidden) {
-        EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
-          EPISODIC_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const int begin = marks[8 * j + columns + e].begin;
-            if (!sees(query[0], begin, length)) score[4 * j + e] = -INFINITY;
-            if (!sees(query[1], begin, length)) score[4 * j + 2 + e] = -INFINITY;
-          }
-        }
-      }
-      float factor[2];
-      bool grown = false;
-      EPISODIC_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float largest = -INFINITY;
-        EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j)
-          largest = fmaxf(largest, fmaxf(score[4 * j + 2 * half], score[4 * j + 2 * half + 1]));
-        largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
-        const float before = max[half], now = fmaxf(before, largest * a.scale);
-        const float safe = now == -INFINITY ? 0.0f : now;  // no key yet: exp2(-inf - 0), not NaN
-        factor[half] = exp2_fast(before - safe);
-        max[half] = now;
-        grown = grown || now != before;
-        float of_tile = 0.0f;
-        EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
-          EPISODIC_UNROLL
-          for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            score[4 * j + e] = exp2_fast(fmaf(score[4 * j + e], a.scale, -safe));
-            of_tile += score[4 * j + e];
-          }
-        }
-        sum[half] = sum[half] * factor[half] + of_tile;
-      }
-      // most tiles raise no maximum: all factors are 1
-      if (__any_sync(kFullMask, grown)) {
-        EPISODIC_UNROLL
-        for (int i = 0; i < kDim / 2; ++i) out[i] *= factor[i / 2 % 2];
-      }
-      if (weighted) {
-        EPISODIC_UNROLL
-        for (int j = 0; j < kKeys / 8; ++j) {
-          EPISODIC_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            const float of_key = marks[8 * j + columns + e].weight;
-            score[4 * j + e] *= of_key;
-            score[4 * j + 2 + e] *= of_key;
-          }
-        }
-      }
-      std::uint32_t left[kKeys / 16][4];
-      EPISODIC_UNROLL
-      for (int k = 0; k < kKeys / 16; ++k) {
-        EPISODIC_UNROLL
-        for (int f = 0; f < 4; ++f)
-          left[k][f] = pack<Half>(score[8 * k + 2 * f], score[8 * k + 2 * f + 1]);
-      }
-      hold(out);
-      begin_products();
-      EPISODIC_UNROLL
-      for (int k = 0; k < kKeys / 16; ++k)
-        Products<Half, kDim>::of_rows(
-            out, left[k],
-            moved_by(matrix_at(memory.values[stage][0], 1024, kKeys * 128), k * 2048));
-      end_products();
-      hold(out);
+      for (int i = 0; i < kKeys / 2; ++i) score[i] = capped(a, score[i]);
     }
-    __syncwarp();
-    if (lane == 0) arrive(&memory.empty[stage]);
+    if (hidden) {
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j) {
+        EPISODIC_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int begin = marks[8 * j + columns + e].begin;
+          if (!sees(query[0], begin, length)) score[4 * j + e] = -INFINITY;
+          if (!sees(query[1], begin, length)) score[4 * j + 2 + e] = -INFINITY;
+        }
+      }
+    }
+    float factor[2];
+    bool grown = false;
+    EPISODIC_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float largest = -INFINITY;
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j)
+        largest = fmaxf(largest, fmaxf(score[4 * j + 2 * half], score[4 * j + 2 * half + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
+      const float before = max[half], now = fmaxf(before, largest * a.scale);
+      const float safe = now == -INFINITY ? 0.0f : now;  // no key yet: exp2(-inf - 0), not NaN
+      factor[half] = exp2_fast(before - safe);
+      max[half] = now;
+      grown = grown || now != before;
+      float of_tile = 0.0f;
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j) {
+        EPISODIC_UNROLL
+        for (int e = 2 * half; e < 2 * half + 2; ++e) {
+          score[4 * j + e] = exp2_fast(fmaf(score[4 * j + e], a.scale, -safe));
+          of_tile += score[4 * j + e];
+        }
+      }
+      sum[half] = sum[half] * factor[half] + of_tile;
+    }
+    if constexpr (kFollows) end_values();
+    // most tiles raise no maximum: all factors are 1
+    if (__any_sync(kFullMask, grown)) {
+      EPISODIC_UNROLL
+      for (int i = 0; i < kDim / 2; ++i) out[i] *= factor[i / 2 % 2];
+    }
+    if (weighted) {
+      EPISODIC_UNROLL
+      for (int j = 0; j < kKeys / 8; ++j) {
+        EPISODIC_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const float of_key = marks[8 * j + columns + e].weight;
+          score[4 * j + e] *= of_key;
+          score[4 * j + 2 + e] *= of_key;
+        }
+      }
+    }
+    EPISODIC_UNROLL
+    for (int k = 0; k < kKeys / 16; ++k) {
+      EPISODIC_UNROLL
+      for (int f = 0; f < 4; ++f)
+        left[k][f] = pack<Half>(score[8 * k + 2 * f], score[8 * k + 2 * f + 1]);
+    }
+    if (needs_marks) release(memory.empty_keys, turn);
+    pending = turn;
+  };
+
+  for (int tile = from; tile < to; ++tile) {
+    bool seen = look_at(tile);
+    if (seen) {
+      multiply_tile(tile, std::false_type{});
+      for (++tile; tile < to; ++tile) {
+        seen = look_at(tile);
+        if (!seen) break;
+        multiply_tile(tile, std::true_type{});
+      }
+      multiply_pending();
+    }
+    if (!seen) pass_by(tile);
   }
 
   EPISODIC_UNROLL
@@ -339,9 +430,13 @@ __global__ void __launch_bounds__(wgmma_tile(kDim).threads(), 1)
   if (thread == 0) {
     span = key_span<Half>(a.p, head, block_row / a.group, block_last / a.group, kTile.keys);
     for (int stage = 0; stage < kTile.stages; ++stage) {
-      init_barrier(&memory.full[stage], kWarpgroupSize + 4);  // copies of threads, marks of warps
-      init_barrier(&memory.empty[stage], 4 * kTile.warpgroups);
+      init_barrier(&memory.full_keys[stage],
+                   kWarpgroupSize + 4);  // copies of threads, marks of warps
+      init_barrier(&memory.full_values[stage], kWarpgroupSize);
+      init_barrier(&memory.empty_keys[stage], 4 * kTile.warpgroups);
+      init_barrier(&memory.empty_values[stage], 4 * kTile.warpgroups);
     }
+    for (std::uint64_t& turn : memory.turns) init_barrier(&turn, 4);
   }
   __syncthreads();
   const int tiles = span.far_tiles + tiles_of(span.local_count, kTile.keys);
@@ -363,7 +458,7 @@ struct WgmmaColumnMemory {
   static constexpr WgmmaColumnTile kTile = wgmma_column_tile(kDim);
   Half keys[kTile.warpgroups][kDim / 64][64 * 64];
   Half queries[kAttentionStages][kDim / 64][kTile.queries * 64];
-  float2 stats[kAttentionStages][kTile.queries];  // max, 1 / sum
+  float exponents[kAttentionStages][kTile.queries];  // max + log2(sum); infinite: no such query
 };
 
 /// Column sums of many rows, as MmaColumnSumsKernel: blocks x: tiles of local keys, y: query heads.
@@ -393,22 +488,37 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
   const int from = block_begin < 0 ? 0 : block_begin;
   const int to = min(n, block_begin + min(kTile.keys(), keys_left) - 1 + n_local);
 
+  // A thread copies the same chunk of every kRowsAtOnce-th query.
+  constexpr int kRowsAtOnce = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kQueries % kRowsAtOnce == 0, "all threads copy alike");
+  const int own_chunk = thread % kChunks, own_row = thread / kChunks;
+  const auto* const all_queries = static_cast<const Half*>(a.maybe_queries);
+  const std::int64_t query_stride = p.n_heads * p.head_dim;
+  const Half* const own_queries = all_queries + (own_row * p.n_heads + h) * p.head_dim +
+                                  (own_chunk < chunks ? 8 * own_chunk : 0);
   const auto copy_queries = [&](int first) {
     const int stage = (first - from) / kQueries % kAttentionStages;
-    EPISODIC_UNROLL_BY(1)  // more addresses at once would not fit beside the scores
-    for (int piece = thread; piece < kQueries * kChunks; piece += kThreads) {
-      const int r = piece / kChunks, chunk = piece % kChunks;
-      const bool valid = first + r < to && chunk < chunks;
-      const std::int64_t at = valid ? ((first + r) * p.n_heads + h) * p.head_dim + 8 * chunk : 0;
-      copy_async_16(
-          reinterpret_cast<char*>(memory.queries[stage][chunk / 8]) + chunk_place(r, chunk % 8),
-          static_cast<const Half*>(a.maybe_queries) + at, valid);
+    char* const block = reinterpret_cast<char*>(memory.queries[stage][own_chunk / 8]);
+    const Half* const source = own_queries + first * query_stride;
+    EPISODIC_UNROLL
+    for (int k = 0; k < kQueries / kRowsAtOnce; ++k) {
+      const int r = own_row + k * kRowsAtOnce;
+      const bool valid = first + r < to && own_chunk < chunks;
+      copy_async_16(block + chunk_place(r, own_chunk % 8),
+                    valid ? source + k * kRowsAtOnce * query_stride : all_queries, valid);
     }
     commit_copies();
-    if (thread < kQueries)
-      memory.stats[stage][thread] = first + thread < to
-                                        ? a.maybe_stats[h * p.n_queries + first + thread]
-                                        : make_float2(0.0f, 0.0f);
+  };
+  // The share of a query is 2^(score - max - log2(sum)): one exponent a score. Loaded before the
+  // products of the tile before, and kept behind them.
+  const auto stats_of = [&](int first) {
+    const int i = first + thread;
+    return thread < kQueries && i < to ? a.maybe_stats[h * p.n_queries + i]
+                                       : make_float2(0.0f, 0.0f);
+  };
+  const auto keep_exponent = [&](int first, float2 stats) {
+    const int stage = (first - from) / kQueries % kAttentionStages;
+    if (thread < kQueries) memory.exponents[stage][thread] = share_exponent(stats);
   };
   for (int piece = thread; piece < kTile.keys() * kChunks; piece += kThreads) {
     const int key = piece / kChunks, chunk = piece % kChunks;
@@ -419,6 +529,7 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
                   static_cast<const Half*>(span.ring_keys) + at, valid);
   }
   copy_queries(from);
+  keep_exponent(from, stats_of(from));
   const int warp_key = thread / kWarpSize * 16, warp_begin = block_begin + warp_key;
   float sum[2] = {0.0f, 0.0f};
 
@@ -426,7 +537,11 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
     wait_copies<0>();
     publish_to_products();
     __syncthreads();  // this tile is there for all, and nobody reads the one before
-    if (first + kQueries < to) copy_queries(first + kQueries);
+    float2 next_stats = make_float2(0.0f, 0.0f);
+    if (first + kQueries < to) {
+      copy_queries(first + kQueries);
+      next_stats = stats_of(first + kQueries);
+    }
     const int stage = (first - from) / kQueries % kAttentionStages;
     float score[kQueries / 2];
     EPISODIC_UNROLL
@@ -440,26 +555,36 @@ __global__ void __launch_bounds__(wgmma_column_tile(kDim).threads(), 2)
           moved_by(matrix_at(memory.queries[stage][c / 4], 1024), c % 4 * 32), c > 0);
     end_products();
     hold(score);
+    if (a.cap_in != 0.0f) {
+      EPISODIC_UNROLL
+      for (int i = 0; i < kQueries / 2; ++i) score[i] = capped(a, score[i]);
+    }
     // The last key has the latest window, the first key the earliest.
     const unsigned length = static_cast<unsigned>(n_local);
     const bool hidden =
         !sees(first, warp_begin + 15, length) || !sees(first + kQueries - 1, warp_begin, length);
-    EPISODIC_UNROLL
-    for (int j = 0; j < kQueries / 8; ++j) {
+    const float* const exponents = memory.exponents[stage] + lane % 4 * 2;
+    const auto add_shares = [&](auto hides) {
       EPISODIC_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const int column = 8 * j + lane % 4 * 2 + e;
-        const float2 stats = memory.stats[stage][column];
+      for (int j = 0; j < kQueries / 8; ++j) {
+        const float2 exponent = *reinterpret_cast<const float2*>(exponents + 8 * j);
         EPISODIC_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          float s = score[4 * j + 2 * half + e];
-          if (a.cap_in != 0.0f) s = capped(a, s);
-          float x = exp2_fast(fmaf(s, a.scale, -stats.x)) * stats.y;
-          if (hidden && !sees(first + column, warp_begin + 8 * half + lane / 4, length)) x = 0.0f;
+        for (int i = 0; i < 4; ++i) {
+          const int e = i % 2, half = i / 2;
+          float x = exp2_fast(fmaf(score[4 * j + i], a.scale, e == 0 ? -exponent.x : -exponent.y));
+          if constexpr (decltype(hides)::value) {
+            const int query = first + 8 * j + lane % 4 * 2 + e;
+            if (!sees(query, warp_begin + 8 * half + lane / 4, length)) x = 0.0f;
+          }
           sum[half] += x;
         }
       }
-    }
+    };
+    if (hidden)
+      add_shares(std::true_type{});
+    else
+      add_shares(std::false_type{});
+    if (first + kQueries < to) keep_exponent(first + kQueries, next_stats);
   }
   EPISODIC_UNROLL
   for (int half = 0; half < 2; ++half) {

@@ -8,9 +8,9 @@
 ///     const char* invalid_field(const XParams* params, std::int64_t n_sequences);
 ///
 /// `params` is an array on the host, read before the call returns. Results are the bits of
-/// n_sequences calls of x, in launches that take up to kMostInLaunch of them; x itself is the batch
-/// of one. What sequences share, such as dtype and sizes of heads, each x_batch says; lengths are
-/// each one's own. What one sequence writes no other may read or write: outputs, workspaces and
+/// n_sequences calls of x, in launches that take up to kMostInLongLaunch of them; x itself is the
+/// batch of one. What sequences share, such as dtype and sizes of heads, each x_batch says; lengths
+/// are each one's own. What one sequence writes no other may read or write: outputs, workspaces and
 /// counters of arrival are each one's own. All calls are checked before the first launch;
 /// n_sequences == 0 does nothing. As x, x_batch neither allocates nor waits, and may be captured.
 
@@ -18,23 +18,41 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "fields.hpp"
 
 namespace episodic::kernels {
 
-/// Sequences of one launch, at most: their parameters are given to the kernel by value.
+/// Sequences of one launch with few of them: their parameters are given to the kernel by value, and
+/// each launch copies room for so many.
 inline constexpr std::int64_t kMostInLaunch = 8;
+/// Sequences of one launch of more calls than that, at most; less where parameters are many.
+inline constexpr std::int64_t kMostInLongLaunch = 64;
 
-/// What a kernel's parameters may take on every driver, in bytes.
+/// What a kernel's parameters may take, in bytes: from the first on, and since CUDA 12.1 from
+/// compute capability 7.0 on.
 inline constexpr std::size_t kMostParameterBytes = 4096;
+inline constexpr std::size_t kMostLongParameterBytes = 32'764;
 
 /// What a kernel is given: the arguments of n <= kMost sequences.
 template <class Args, std::int64_t kMost = kMostInLaunch>
 struct Batch {
+  static constexpr std::int64_t kRoom = kMost;
   Args of[kMost];
   int n = 0;
 };
+/// Of a batch's type, or of a reference to one: the kernel's kMost.
+template <class T>
+inline constexpr std::int64_t kRoomOf = std::decay_t<T>::kRoom;
+
+/// Sequences with such arguments in a launch of many.
+template <class Args>
+constexpr std::int64_t most_in_long_launch() {
+  constexpr auto fit =
+      static_cast<std::int64_t>((kMostLongParameterBytes - sizeof(std::int64_t)) / sizeof(Args));
+  return fit < kMostInLongLaunch ? fit : kMostInLongLaunch;
+}
 
 template <std::int64_t kMost = kMostInLaunch, class Args>
 Batch<Args, kMost> batch_of_one(const Args& args) {
@@ -65,12 +83,9 @@ FieldError check_batch(const Params* params, std::int64_t n_sequences, const Che
                      [](const Params&, const Params&) { return FieldError{}; });
 }
 
-/// launch(batch) for as many calls at a time as a batch holds. \param make_args(i, args) of call i;
-/// false: it has nothing to do here
-template <class Args, std::int64_t kMost = kMostInLaunch, class MakeArgs, class Launch>
-cudaError_t launch_in_batches(std::int64_t n_sequences, const MakeArgs& make_args,
-                              const Launch& launch) {
-  static_assert(sizeof(Batch<Args, kMost>) <= kMostParameterBytes);
+template <class Args, std::int64_t kMost, class MakeArgs, class Launch>
+cudaError_t launch_in_groups(std::int64_t n_sequences, const MakeArgs& make_args,
+                             const Launch& launch) {
   Batch<Args, kMost> batch;
   for (std::int64_t i = 0; i < n_sequences; ++i) {
     if (make_args(i, batch.of[batch.n])) ++batch.n;
@@ -80,6 +95,19 @@ cudaError_t launch_in_batches(std::int64_t n_sequences, const MakeArgs& make_arg
     batch.n = 0;
   }
   return cudaSuccess;
+}
+
+/// launch(batch) for as many calls at a time as a batch holds: kMost, or of more calls
+/// most_in_long_launch. So few calls, such as those of one sequence, have few parameters.
+/// \param make_args(i, args) of call i; false: it has nothing to do here
+template <class Args, std::int64_t kMost = kMostInLaunch, class MakeArgs, class Launch>
+cudaError_t launch_in_batches(std::int64_t n_sequences, const MakeArgs& make_args,
+                              const Launch& launch) {
+  constexpr std::int64_t kMany = most_in_long_launch<Args>();
+  static_assert(sizeof(Batch<Args, kMost>) <= kMostParameterBytes);
+  static_assert(sizeof(Batch<Args, kMany>) <= kMostLongParameterBytes && kMany > kMost);
+  return n_sequences <= kMost ? launch_in_groups<Args, kMost>(n_sequences, make_args, launch)
+                              : launch_in_groups<Args, kMany>(n_sequences, make_args, launch);
 }
 
 /// make_args for kernels that are given a call's parameters themselves, of all calls.

@@ -39,11 +39,12 @@ cudaError_t close_events_batch(const CloseEventsParams* params, std::int64_t n_s
                                cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
   return launch_in_batches<CloseEventsParams>(
-      n_sequences, call_with_tokens_of(params), [&](const Batch<CloseEventsParams>& batch) {
+      n_sequences, call_with_tokens_of(params), [&](const auto& batch) {
         const std::int64_t timelines =
             largest(batch, [](const CloseEventsParams& p) { return p.n_timelines; });
         const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
-        return launch(CloseEventsKernel, grid, kCloseThreads, 0, stream, batch);
+        return launch(CloseEventsKernel<kRoomOf<decltype(batch)>>, grid, kCloseThreads, 0, stream,
+                      batch);
       });
 }
 

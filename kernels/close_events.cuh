@@ -33,8 +33,9 @@ struct EventList {
 
 /// One block per timeline, the grid's y for sequences: all threads look for flags, thread 0 applies
 /// the rule.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCloseThreads)
-    CloseEventsKernel(const Batch<CloseEventsParams> batch) {
+    CloseEventsKernel(const Batch<CloseEventsParams, kMost> batch) {
   const CloseEventsParams& p = batch.of[blockIdx.y];
   if (blockIdx.x >= p.n_timelines) return;
   EPISODIC_SHARED(found, unsigned[kCloseThreads / kWarpSize]);

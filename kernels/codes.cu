@@ -47,15 +47,15 @@ cudaError_t encode_representatives_batch(const CodeParams* params, std::int64_t 
                                          cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
   return launch_in_batches<CodeParams>(
-      n_sequences, call_with_events_of(params), [&](const Batch<CodeParams>& batch) {
+      n_sequences, call_with_events_of(params), [&](const auto& batch) {
         // Slabs that so many events can fill.
         const std::int64_t slabs =
             largest(batch, [](const CodeParams& p) { return p.events.max_count / kCodeSlab + 1; });
         dim3 grid = blocks_for_layers(slabs, batch.of[0].n_layers);
         grid.z = static_cast<unsigned>(batch.n);
         return for_element(batch.of[0].dtype, [&](auto element) {
-          return launch(EncodeKernel<typename decltype(element)::type>, grid, kCodeThreads, 0,
-                        stream, batch);
+          return launch(EncodeKernel<typename decltype(element)::type, kRoomOf<decltype(batch)>>,
+                        grid, kCodeThreads, 0, stream, batch);
         });
       });
 }

@@ -20,30 +20,18 @@ inline constexpr int kCodesOfLane = static_cast<int>(kCodeBlock) / kWarpSize;
 /// Sums over the channels that a warp codes, of each row of the slab.
 struct CodeSums {
   double square[kCodeWarps][kCodeSlab];  ///< of the vectors; infinite where one cannot be bounded
-  double rest[kCodeWarps][kCodeSlab];    ///< of what the codes leave
+  double coded[kCodeWarps][kCodeSlab];   ///< of the codes times their scales
+  double rest[kCodeWarps][kCodeSlab];    ///< of what they leave
   double mean[kCodeWarps];               ///< of the slab's mean
 };
 
 /// Whether an element may be part of a mean and of codes; false for NaN.
 __device__ inline bool codable(float x) { return (x < 0.0f ? -x : x) < kMostCodedNorm && x == x; }
 
-/// A row's error per unit of the query's norm: what the codes leave, and the rounding of both
-/// sums. No chain of additions in them is longer than width / 8 + 256.
-__device__ inline float reach_of(double square, double rest_square, double mean_square,
-                                 std::int64_t width) {
-  const double norm = sqrt(square), rest = sqrt(rest_square);
-  const double rounding = static_cast<double>(width / 8 + 256) * 0x1p-24;
-  const double reach =
-      (rest + 2.0 * rounding * (2.0 * (norm + sqrt(mean_square)) + rest)) * (1.0 + 1e-6);
-  return norm < static_cast<double>(kMostCodedNorm) && reach < static_cast<double>(kMostCodedNorm)
-             ? static_cast<float>(reach)
-             : INFINITY;
-}
-
 /// One block for a slab, a row of the grid for a layer, its z for sequences; a warp for each
 /// kCodeBlock channels of it, in turn.
-template <class T>
-__global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodeParams> batch) {
+template <class T, std::int64_t kMost>
+__global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodeParams, kMost> batch) {
   const CodeParams& p = batch.of[blockIdx.z];
   EPISODIC_SHARED(sums, CodeSums);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -61,7 +49,7 @@ __global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodePar
     const std::int64_t first_row = (first_slab + slab) * kCodeSlab;
     const auto* const vectors = static_cast<const T*>(layer.representatives);
     for (int row = lane; row < kCodeSlab; row += kWarpSize)
-      sums.square[warp][row] = sums.rest[warp][row] = 0.0;
+      sums.square[warp][row] = sums.coded[warp][row] = sums.rest[warp][row] = 0.0;
     double mean_square = 0.0;
     __syncwarp();
     for (std::int64_t b = warp; b < code_blocks(p.width); b += kCodeWarps) {
@@ -105,22 +93,26 @@ __global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodePar
         if (!sound || scale < 1.17549435e-38f) scale = 0.0f;  // no codes, or of denormal steps
         const float inverse = scale > 0.0f ? 127.0f / largest : 0.0f;
         Pack<std::int8_t, kCodesOfLane> codes = {};
-        double square = 0.0, rest = 0.0;
+        double square = 0.0, coded = 0.0, rest = 0.0;
         EPISODIC_UNROLL
         for (int j = 0; j < kCodesOfLane; ++j) {
           const float y = scale > 0.0f ? difference[j] * inverse : 0.0f;
           const int code = static_cast<int>(y + (y < 0.0f ? -0.5f : 0.5f));
           codes.at[j] = static_cast<std::int8_t>(code);
           const double x = value[j];
-          const double left = x - static_cast<double>(mean[j]) - static_cast<double>(scale) * code;
+          const double kept = static_cast<double>(scale) * code;
+          const double left = x - static_cast<double>(mean[j]) - kept;
           square += x * x;
+          coded += kept * kept;
           rest += left * left;
         }
         square = warp_reduce(square, Sum{});
+        coded = warp_reduce(coded, Sum{});
         rest = warp_reduce(rest, Sum{});
         if (lane == 0) {
           layer.bounds[(first_row + r) * floats + b] = scale;
           sums.square[warp][r] += sound ? square : INFINITY;
+          sums.coded[warp][r] += coded;
           sums.rest[warp][r] += sound ? rest : 0.0;
         }
         if (channel < stride) store_pack(layer.codes + (first_row + r) * stride + channel, codes);
@@ -130,13 +122,15 @@ __global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodePar
     if (lane == 0) sums.mean[warp] = mean_square;
     __syncthreads();
     for (std::int64_t r = threadIdx.x; r < kCodeSlab; r += kCodeThreads) {
-      double square = 0.0, rest = 0.0, mean = 0.0;
+      double square = 0.0, coded = 0.0, rest = 0.0, mean = 0.0;
       for (int w = 0; w < kCodeWarps; ++w) {
         square += sums.square[w][r];
+        coded += sums.coded[w][r];
         rest += sums.rest[w][r];
         mean += sums.mean[w];
       }
-      layer.bounds[(first_row + r) * floats + floats - 1] = reach_of(square, rest, mean, p.width);
+      layer.bounds[(first_row + r) * floats + floats - 1] =
+          rules::code_reach(sqrt(square), sqrt(mean), sqrt(coded), sqrt(rest), p.width);
     }
     __syncthreads();  // the sums serve the next slab
   }

@@ -12,15 +12,16 @@
 #include "batch.hpp"
 #include "closed_events.hpp"
 #include "episodic/base/dtype.hpp"
-#include "episodic/base/rules/host_device.hpp"
+#include "episodic/base/rules/codes.hpp"
 
 namespace episodic::kernels {
 
 /// Rows get their codes a slab at a time, once all of it is there; a slab that is not full has
 /// none, and its rows are bounded by nothing.
 inline constexpr std::int64_t kCodeSlab = 64;
-/// Channels that share a scale.
-inline constexpr std::int64_t kCodeBlock = 128;
+using rules::kCodeBlock;
+using rules::kCodeFloor;
+using rules::kMostCodedNorm;
 
 /// Of n_events: those that have codes.
 EPISODIC_HOST_DEVICE constexpr std::int64_t coded_rows(std::int64_t n_events) {
@@ -42,13 +43,25 @@ EPISODIC_HOST_DEVICE constexpr std::int64_t code_bytes(std::int64_t width) {
   return code_stride(width) + 4 * code_floats(width);
 }
 
+/// From so many events on a search reads less by codes than their second launch and the candidates'
+/// vectors cost: where codes save this many bytes. Computed, see docs/search.md ("When codes pay").
+inline constexpr std::int64_t kCodesPayBytes = 32 << 20;
+/// 0: from no number on. \param n_lanes of a layer, each of `width` channels
+constexpr std::int64_t codes_pay_from(std::int64_t width, std::int64_t n_lanes, DType dtype) {
+  const std::int64_t saved = n_lanes * (width * size_of(dtype) - code_bytes(width));
+  return saved > 0 ? (kCodesPayBytes + saved - 1) / saved : 0;
+}
+
 /// Representatives of one layer, or of one lane of it, and their codes. With m the mean of rows 0
 /// to kCodeSlab - 1 (keys have a large common part), a row is x = m + s c + e: s the scale of each
-/// block, c the codes, 127 at most in size. For every query q whose norm is below kMostCodedNorm
+/// block, c the codes, 127 at most in size. A query's block is t (256 h + l) + d: t its scale, h
+/// and l codes of 8 bits (rules/codes.hpp). For every query q whose norm is below kMostCodedNorm,
+/// and of which each block is 0 or as large as kLeastCodedQuery,
 ///
-///     | (q . x as recall_events computes it - q . m) - (sum of s (q . c) in float32) |
+///     | (q . x as recall_events computes it - q . m) - (sum of s t (256 (h . c) + l . c)) |
 ///         <= |q| reach + kCodeFloor
 ///
+/// The sums over 16 channels are of integers, and exact; they are added in float32.
 /// A row with an element that is not finite, or whose norm is not below kMostCodedNorm, has an
 /// infinite reach.
 struct CodeLayer {
@@ -56,11 +69,6 @@ struct CodeLayer {
   std::int8_t* codes = nullptr;           ///< [capacity, code_stride(width)], aligned to 16 bytes
   float* bounds = nullptr;                ///< [capacity, code_floats(width)]
 };
-
-/// Beyond it sums of products might overflow, of which a bound says nothing.
-inline constexpr float kMostCodedNorm = 1e15f;
-/// What products that underflow add to the error, whatever the norms.
-inline constexpr float kCodeFloor = 1e-37f;
 
 /// All pointers are to device memory.
 struct CodeParams {

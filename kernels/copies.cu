@@ -130,13 +130,14 @@ cudaError_t copy_runs_batch(const CopyRunsParams* params, std::int64_t n_sequenc
         args = params[i];
         return args.max_runs > 0;
       },
-      [&](const Batch<CopyRunsParams>& batch) {
+      [&](const auto& batch) {
         unsigned blocks = 0;
         const std::int64_t max_blocks = batch.of[0].max_blocks;
         if (const cudaError_t error = choose_blocks(max_blocks, kRunsBlocks, blocks)) return error;
         const auto n = static_cast<unsigned>(batch.n);
         const dim3 grid(std::max(1u, blocks / n), n);
-        return launch(CopyRunsKernel, grid, kCopyThreads, 0, stream, batch);
+        return launch(CopyRunsKernel<kRoomOf<decltype(batch)>>, grid, kCopyThreads, 0, stream,
+                      batch);
       });
 }
 
@@ -181,7 +182,8 @@ FieldError check(const EventBlockParams* params, std::int64_t n_sequences) {
       });
 }
 
-cudaError_t launch_blocks(const Batch<EventBlockParams>& batch, cudaStream_t stream) {
+template <std::int64_t kMost>
+cudaError_t launch_blocks(const Batch<EventBlockParams, kMost>& batch, cudaStream_t stream) {
   const EventBlockParams& p = batch.of[0];
   unsigned blocks = 0;
   if (const cudaError_t error = choose_blocks(p.max_blocks, kEventBlocks, blocks)) return error;
@@ -196,9 +198,11 @@ cudaError_t launch_blocks(const Batch<EventBlockParams>& batch, cudaStream_t str
         return of.head_dim % 8 != 0 || of.ring_head_stride % 8 != 0 || of.value_dim % 8 != 0 ||
                of.value_head_stride % 8 != 0;
       });
-      return launch(EventToCodesKernel<T>, grid, kCopyThreads, 0, stream, batch, wide_rows);
+      return launch(EventToCodesKernel<T, kRoomOf<decltype(batch)>>, grid, kCopyThreads, 0, stream,
+                    batch, wide_rows);
     });
-  return launch(EventToBlockKernel, grid, kCopyThreads, 0, stream, batch, size_of(p.dtype));
+  return launch(EventToBlockKernel<kRoomOf<decltype(batch)>>, grid, kCopyThreads, 0, stream, batch,
+                size_of(p.dtype));
 }
 
 }  // namespace
@@ -216,7 +220,7 @@ cudaError_t event_to_block_batch(const EventBlockParams* params, std::int64_t n_
         args = with_value_width(params[i]);
         return args.events.max_count > 0 && args.n_layers > 0;
       },
-      [&](const Batch<EventBlockParams>& batch) { return launch_blocks(batch, stream); });
+      [&](const auto& batch) { return launch_blocks(batch, stream); });
 }
 
 cudaError_t event_to_block(const EventBlockParams& p, cudaStream_t stream) {

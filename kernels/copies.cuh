@@ -122,8 +122,9 @@ __device__ inline bool aligned_to(const void* p, unsigned bytes) {
 }
 
 /// Rows of the grid are sequences.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks)
-    CopyRunsKernel(const Batch<CopyRunsParams> batch) {
+    CopyRunsKernel(const Batch<CopyRunsParams, kMost> batch) {
   const CopyRunsParams p = batch.of[blockIdx.y];
   const auto tiles_of = [&](std::int64_t i) {
     const std::int64_t bytes = p.runs[i].bytes;
@@ -168,8 +169,9 @@ __device__ inline BlockSide side_of(const EventBlockParams& p, std::int64_t side
 /// Items are the events of a layer, a row of the grid; its z is sequences. A tile is some tokens of
 /// one head's keys or values; where they wrap around the ring, or go on in another page, it is
 /// copied in pieces.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
-    EventToBlockKernel(const Batch<EventBlockParams> batch, std::int64_t element_bytes) {
+    EventToBlockKernel(const Batch<EventBlockParams, kMost> batch, std::int64_t element_bytes) {
   const EventBlockParams& p = batch.of[blockIdx.z];
   const auto rows_of_tile = [&](std::int64_t row) {
     const std::int64_t bytes = row * element_bytes;
@@ -271,9 +273,9 @@ __device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, bo
 /// A block of threads for one head's keys or values of an event, a row of the grid for a layer, its
 /// z for sequences.
 /// \param wide_rows rows are multiples of 8 elements, and heads of a ring so far apart
-template <class T>
+template <class T, std::int64_t kMost>
 __global__ void __launch_bounds__(kCopyThreads, kEventCodesBlocks)
-    EventToCodesKernel(const Batch<EventBlockParams> batch, bool wide_rows) {
+    EventToCodesKernel(const Batch<EventBlockParams, kMost> batch, bool wide_rows) {
   const EventBlockParams& p = batch.of[blockIdx.z];
   constexpr int kWide = 8;
   using Reduce = cub::BlockReduce<unsigned, kCopyThreads>;

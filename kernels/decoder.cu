@@ -114,9 +114,18 @@ cudaError_t embed_tokens(const EmbedParams& p, cudaStream_t stream) {
 cudaError_t add_norm(const AddNormParams& p, cudaStream_t stream) {
   if (const FieldError wrong = check(p)) return wrong.error;
   if (p.n == 0) return cudaSuccess;
+  constexpr int kPacks = 4, kMorePacks = 8;
+  const auto fits = [&](int packs) { return p.width <= packs * kRowPack * kDecoderThreads; };
+  const bool in_registers =
+      p.width % kRowPack == 0 && fits(kMorePacks) &&
+      all_aligned(16, p.hidden, p.maybe_added, p.maybe_bias, p.maybe_norm_of_added, p.maybe_norm,
+                  p.maybe_norm_bias, p.y);
   return for_element(p.dtype, [&](auto element) {
-    return launch(AddNormKernel<typename decltype(element)::type>, blocks_for(p.n), kDecoderThreads,
-                  0, stream, p);
+    using T = typename decltype(element)::type;
+    auto* const kernel = !in_registers  ? AddNormKernel<T>
+                         : fits(kPacks) ? AddNormRowKernel<T, kPacks>
+                                        : AddNormRowKernel<T, kMorePacks>;
+    return launch(kernel, blocks_for(p.n), kDecoderThreads, 0, stream, p);
   });
 }
 

@@ -109,6 +109,86 @@ __global__ void __launch_bounds__(kDecoderThreads) AddNormKernel(AddNormParams p
   }
 }
 
+/// Channels of a thread's pack in AddNormRowKernel.
+inline constexpr int kRowPack = 4;
+
+/// What AddNormKernel does, of rows whose channels lie in the block's registers: up to kPacks packs
+/// a thread, of arrays aligned to 16 bytes. A row is read once, 16 bytes at a time.
+template <class T, int kPacks>
+__global__ void __launch_bounds__(kDecoderThreads) AddNormRowKernel(AddNormParams p) {
+  using Floats = Pack<float, kRowPack>;
+  const auto width = static_cast<int>(p.width);
+  // f(number, first channel) of each of the thread's packs
+  const auto for_packs = [&](auto&& f) {
+    EPISODIC_UNROLL
+    for (int k = 0; k < kPacks; ++k) {
+      const int c = kRowPack * (k * kDecoderThreads + static_cast<int>(threadIdx.x));
+      if (c < width) f(k, c);
+    }
+  };
+  for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
+    float* const hidden = p.hidden + i * p.width;
+    const float* const added = p.maybe_added ? p.maybe_added + i * p.width : nullptr;
+    Floats x[kPacks];
+    for_packs([&](int k, int c) { x[k] = load_pack<kRowPack>(hidden + c); });
+    if (added || p.maybe_bias) {
+      Floats more[kPacks];
+      float squares = 0.0f;
+      for_packs([&](int k, int c) {
+        more[k] = added ? load_pack<kRowPack>(added + c) : Floats{};
+        if (p.maybe_bias) {
+          const Floats bias = load_pack<kRowPack>(p.maybe_bias + c);
+          EPISODIC_UNROLL
+          for (int e = 0; e < kRowPack; ++e) more[k].at[e] += bias.at[e];
+        }
+        EPISODIC_UNROLL
+        for (int e = 0; e < kRowPack; ++e) squares += more[k].at[e] * more[k].at[e];
+      });
+      float times = p.multiplier;
+      if (p.maybe_norm_of_added) times *= rms_factor<kDecoderThreads>(squares, p.width, p.eps);
+      for_packs([&](int k, int c) {
+        Floats norm = {{1.0f, 1.0f, 1.0f, 1.0f}};
+        if (p.maybe_norm_of_added) norm = load_pack<kRowPack>(p.maybe_norm_of_added + c);
+        EPISODIC_UNROLL
+        for (int e = 0; e < kRowPack; ++e) x[k].at[e] += times * more[k].at[e] * norm.at[e];
+        store_pack<kRowPack>(hidden + c, x[k]);
+      });
+    }
+    float mean = 0.0f, factor = 1.0f;
+    if (p.maybe_norm) {
+      if (p.layer_norm) {
+        float sum = 0.0f;
+        for_packs([&](int k, int) {
+          EPISODIC_UNROLL
+          for (int e = 0; e < kRowPack; ++e) sum += x[k].at[e];
+        });
+        mean = block_sum<kDecoderThreads>(sum) / static_cast<float>(p.width);
+      }
+      float squares = 0.0f;
+      for_packs([&](int k, int) {
+        EPISODIC_UNROLL
+        for (int e = 0; e < kRowPack; ++e) squares += (x[k].at[e] - mean) * (x[k].at[e] - mean);
+      });
+      factor = rms_factor<kDecoderThreads>(squares, p.width, p.eps);
+    }
+    T* const y = static_cast<T*>(p.y) + i * p.width;
+    for_packs([&](int k, int c) {
+      if (p.maybe_norm) {
+        const Floats norm = load_pack<kRowPack>(p.maybe_norm + c);
+        const Floats bias =
+            p.maybe_norm_bias ? load_pack<kRowPack>(p.maybe_norm_bias + c) : Floats{};
+        EPISODIC_UNROLL
+        for (int e = 0; e < kRowPack; ++e)
+          x[k].at[e] = (x[k].at[e] - mean) * factor * norm.at[e] + bias.at[e];
+      }
+      Pack<T, kRowPack> out;
+      EPISODIC_UNROLL
+      for (int e = 0; e < kRowPack; ++e) out.at[e] = narrow<T>(x[k].at[e]);
+      store_pack<kRowPack>(y + c, out);
+    });
+  }
+}
+
 /// One block for each head of a row, or with whole_rows for its queries, its keys and its values.
 template <class T>
 __global__ void __launch_bounds__(kQkvThreads) FinishQkvKernel(FinishQkvParams p, int parts) {

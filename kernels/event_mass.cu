@@ -52,13 +52,13 @@ cudaError_t launch_row_masses(const EventMassParams* params, std::int64_t n_sequ
         args = event_mass_args(params[i]);
         return has_work(params[i]) && !has_many_rows(args);
       },
-      [&](const EventMassBatch& batch) {
+      [&](const auto& batch) {
         const std::int64_t tiles =
             largest(batch, [](const EventMassArgs& args) { return row_tiles(args, kFloatRows); });
         const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(heads),
                         static_cast<unsigned>(batch.n));
-        return launch(RowMassKernel<T, kDim>, grid, kFloatThreads, row_mass_shared_bytes(kDim),
-                      stream, batch);
+        return launch(RowMassKernel<T, kDim, kRoomOf<decltype(batch)>>, grid, kFloatThreads,
+                      row_mass_shared_bytes(kDim), stream, batch);
       });
 }
 
@@ -154,10 +154,11 @@ cudaError_t event_masses_batch(const EventMassParams* params, std::int64_t n_seq
         args = event_mass_args(params[i]);
         return has_work(params[i]);
       },
-      [&](const EventMassBatch& batch) {
+      [&](const auto& batch) {
         const dim3 grid(static_cast<unsigned>(params->attention.n_lists),
                         static_cast<unsigned>(batch.n));
-        return launch(EventMassKernel, grid, kEventMassThreads, 0, stream, batch);
+        return launch(EventMassKernel<kRoomOf<decltype(batch)>>, grid, kEventMassThreads, 0, stream,
+                      batch);
       });
 }
 
@@ -174,9 +175,9 @@ cudaError_t receive_masses_batch(const ReceiveParams* params, std::int64_t n_seq
         args = params[i];
         return args.n_layers > 0 && args.list_capacity > 0;
       },
-      [&](const Batch<ReceiveParams>& batch) {
-        return launch(ReceiveMassesKernel, static_cast<unsigned>(batch.n), kReceiveThreads, 0,
-                      stream, batch);
+      [&](const auto& batch) {
+        return launch(ReceiveMassesKernel<kRoomOf<decltype(batch)>>, static_cast<unsigned>(batch.n),
+                      kReceiveThreads, 0, stream, batch);
       });
 }
 

@@ -112,8 +112,9 @@ __device__ inline EventRows event_rows(const EventMassArgs& args, std::int64_t l
 /// What rows of events received from the query heads of a kv head. Blocks x: tiles of 32 rows, y:
 /// kv heads, z: sequences. Tiles and products are those of FloatColumnSumsKernel, but that a tile's
 /// queries are of all heads of the group, at the fixed position.
-template <class T, int kDim>
-__global__ void __launch_bounds__(kFloatThreads) RowMassKernel(const EventMassBatch batch) {
+template <class T, int kDim, std::int64_t kMost>
+__global__ void __launch_bounds__(kFloatThreads)
+    RowMassKernel(const Batch<EventMassArgs, kMost> batch) {
   const EventMassArgs args = batch.of[blockIdx.z];
   constexpr int kStride = shared_stride(kDim, 4), kChunks = kDim / 8;
   EPISODIC_DYNAMIC_SHARED(bytes);
@@ -313,7 +314,9 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 }
 
 /// One block a list, y: sequences: a warp adds up the rows of an event, over the list's heads.
-__global__ void __launch_bounds__(kEventMassThreads) EventMassKernel(const EventMassBatch batch) {
+template <std::int64_t kMost>
+__global__ void __launch_bounds__(kEventMassThreads)
+    EventMassKernel(const Batch<EventMassArgs, kMost> batch) {
   const EventMassArgs args = batch.of[blockIdx.y];
   using Scan = cub::BlockScan<int, kEventMassThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
@@ -351,8 +354,9 @@ __global__ void __launch_bounds__(kEventMassThreads) EventMassKernel(const Event
 }
 
 /// One block a sequence. An event is once in a list: its threads add to different ones.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kReceiveThreads)
-    ReceiveMassesKernel(const Batch<ReceiveParams> batch) {
+    ReceiveMassesKernel(const Batch<ReceiveParams, kMost> batch) {
   const ReceiveParams& p = batch.of[blockIdx.x];
   for (std::int64_t l = 0; l < p.n_layers; ++l)
     for (std::int64_t list = 0; list < p.n_lists; ++list) {

@@ -51,8 +51,8 @@ cudaError_t event_masses(const EventMassParams& params, cudaStream_t stream);
 const char* invalid_field(const EventMassParams& params);
 
 /// Of several sequences (batch.hpp), which share dtype, n_kv_heads, head_dim and n_lists of
-/// attention: two launches for up to 6. Many rows on the tensor cores fill the device: their first
-/// launch is one of each.
+/// attention, in two launches. Many rows on the tensor cores fill the device: their first launch is
+/// one of each.
 cudaError_t event_masses_batch(const EventMassParams* params, std::int64_t n_sequences,
                                cudaStream_t stream);
 const char* invalid_field(const EventMassParams* params, std::int64_t n_sequences);

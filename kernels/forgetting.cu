@@ -43,10 +43,11 @@ cudaError_t forget_events_batch(const ForgetParams* params, std::int64_t n_seque
         args = params[i];
         return has_work(args);
       },
-      [&](const Batch<ForgetParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t lanes = largest(batch, [](const ForgetParams& p) { return p.n_lanes; });
         const dim3 grid(static_cast<unsigned>(lanes), static_cast<unsigned>(batch.n));
-        return launch(ForgetKernel, grid, kForgetThreads, 0, stream, batch);
+        return launch(ForgetKernel<kRoomOf<decltype(batch)>>, grid, kForgetThreads, 0, stream,
+                      batch);
       });
 }
 

@@ -17,7 +17,9 @@ inline constexpr int kForgetThreads = 256;
 
 /// A block a lane, y: sequences: its three lists one after the other, in place. Marks are shared
 /// out among the sequence's blocks.
-__global__ void __launch_bounds__(kForgetThreads) ForgetKernel(const Batch<ForgetParams> batch) {
+template <std::int64_t kMost>
+__global__ void __launch_bounds__(kForgetThreads)
+    ForgetKernel(const Batch<ForgetParams, kMost> batch) {
   const ForgetParams p = batch.of[blockIdx.y];
   if (blockIdx.x >= p.n_lanes) return;
   using Scan = cub::BlockScan<std::int32_t, kForgetThreads>;

@@ -114,7 +114,7 @@ cudaError_t launch_rounds(const KeySegmenterParams* params, std::int64_t n_seque
         args = params[i];
         return args.n > 0 && args.signal == kSignal;
       },
-      [&](const Batch<KeySegmenterParams>& batch) {
+      [&](const auto& batch) {
         const Shape shape = shape_of(batch.of[0]);  // but for launches that of all
         const dim3 grid(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.timelines),
                         static_cast<unsigned>(batch.n));
@@ -122,8 +122,8 @@ cudaError_t launch_rounds(const KeySegmenterParams* params, std::int64_t n_seque
             largest(batch, [](const KeySegmenterParams& p) { return shape_of(p).launches; });
         cudaError_t error = cudaSuccess;
         for (std::int64_t i = 0; i < rounds && error == cudaSuccess; ++i)
-          error = launch(KeySegmenterKernel<Key, kSignal>, grid, kKeyThreads, 0, stream, batch,
-                         shape.channels);
+          error = launch(KeySegmenterKernel<Key, kSignal, kRoomOf<decltype(batch)>>, grid,
+                         kKeyThreads, 0, stream, batch, shape.channels);
         return error;
       });
 }

@@ -136,9 +136,9 @@ __device__ inline void decide(const KeySegmenterParams& p, const KeyRound& round
 
 /// One block per 256 channels and timeline, z: sequences. Where that is one block, all rounds of
 /// the step.
-template <class Key, KeySignal kSignal>
+template <class Key, KeySignal kSignal, std::int64_t kMost>
 __global__ void __launch_bounds__(kKeyThreads)
-    KeySegmenterKernel(const Batch<KeySegmenterParams> batch, std::int64_t channels) {
+    KeySegmenterKernel(const Batch<KeySegmenterParams, kMost> batch, std::int64_t channels) {
   const KeySegmenterParams& p = batch.of[blockIdx.z];
   EPISODIC_SHARED(groups, double[kKeyAhead][kKeyWarps]);
   EPISODIC_SHARED(totals, double[kKeyAhead]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "limits.hpp"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -79,8 +80,14 @@ cudaError_t allow_dynamic_shared(const void* kernel, std::size_t bytes) {
   return bytes <= allowed ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+namespace {
+std::atomic<bool> early_launches{true};
+}
+void set_early_launches(bool allowed) { early_launches = allowed; }
+
 #if !defined(EPISODIC_EMULATED_CUDA)
 bool can_begin_early(const void* kernel) {
+  if (!early_launches) return false;
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, bool> known;
   int device = 0;

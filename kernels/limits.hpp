@@ -33,4 +33,8 @@ cudaError_t count_multiprocessors(int& count);
 /// this device can have, or what the runtime said; no error is left behind
 cudaError_t allow_dynamic_shared(const void* kernel, std::size_t bytes);
 
+/// Whether launches of this process may begin early (launch_early.cuh); they may at first. To
+/// measure both: set it before the first launch, for a graph keeps what it captured.
+void set_early_launches(bool allowed);
+
 }  // namespace episodic::kernels

@@ -68,22 +68,23 @@ FieldError check(const LinearRecurrenceParams* params, std::int64_t n_sequences)
       });
 }
 
-template <class T>
-cudaError_t launch_recurrence(const Batch<LinearRecurrenceParams>& batch, cudaStream_t stream) {
+template <class T, std::int64_t kMost>
+cudaError_t launch_recurrence(const Batch<LinearRecurrenceParams, kMost>& batch,
+                              cudaStream_t stream) {
   const LinearRecurrenceParams& p = batch.of[0];  // whose sizes are those of all
   const std::int64_t tokens = largest(batch, [](const LinearRecurrenceParams& of) { return of.n; });
   const std::int64_t channels = 2 * p.key_heads * p.key_dim + p.heads * p.value_dim;
   const std::int64_t items = tokens * channels;
   cudaError_t error =
-      launch(RecurrenceInputsKernel<T>,
+      launch(RecurrenceInputsKernel<T, kRoomOf<decltype(batch)>>,
              blocks_for_layers((items + kRecurrenceThreads - 1) / kRecurrenceThreads, batch.n),
              kRecurrenceThreads, 0, stream, batch);
   if (error != cudaSuccess) return error;
-  error =
-      launch(RecurrenceKernel, blocks_for_layers(p.heads * recurrent_pieces(p.value_dim), batch.n),
-             kRecurrenceThreads, recurrence_shared_bytes(p.key_dim), stream, batch);
+  error = launch(RecurrenceKernel<kRoomOf<decltype(batch)>>,
+                 blocks_for_layers(p.heads * recurrent_pieces(p.value_dim), batch.n),
+                 kRecurrenceThreads, recurrence_shared_bytes(p.key_dim), stream, batch);
   if (error != cudaSuccess) return error;
-  return launch(RecurrenceNormKernel<T>,
+  return launch(RecurrenceNormKernel<T, kRoomOf<decltype(batch)>>,
                 blocks_for_layers(tokens * (p.delta ? p.heads : p.key_heads), batch.n),
                 kRecurrenceNormThreads, 0, stream, batch);
 }
@@ -101,7 +102,7 @@ cudaError_t linear_recurrence_batch(const LinearRecurrenceParams* params, std::i
   if (n_sequences == 0) return cudaSuccess;
   return for_element(params->dtype, [&](auto element) {
     return launch_in_batches<LinearRecurrenceParams>(
-        n_sequences, call_with_tokens_of(params), [&](const Batch<LinearRecurrenceParams>& batch) {
+        n_sequences, call_with_tokens_of(params), [&](const auto& batch) {
           return launch_recurrence<typename decltype(element)::type>(batch, stream);
         });
   });

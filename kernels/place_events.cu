@@ -50,13 +50,12 @@ const char* invalid_field(const PlaceEventsParams* params, std::int64_t n_sequen
 cudaError_t place_events_batch(const PlaceEventsParams* params, std::int64_t n_sequences,
                                cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
-  return launch_in_batches<PlaceEventsParams>(
-      n_sequences, call_of(params), [&](const Batch<PlaceEventsParams>& batch) {
-        const PlaceEventsParams& p = batch.of[0];
-        const dim3 grid(p.of_each ? static_cast<unsigned>(p.n_lanes) : 1u,
-                        static_cast<unsigned>(batch.n));
-        return launch(PlaceKernel, grid, kPlaceThreads, 0, stream, batch);
-      });
+  return launch_in_batches<PlaceEventsParams>(n_sequences, call_of(params), [&](const auto& batch) {
+    const PlaceEventsParams& p = batch.of[0];
+    const dim3 grid(p.of_each ? static_cast<unsigned>(p.n_lanes) : 1u,
+                    static_cast<unsigned>(batch.n));
+    return launch(PlaceKernel<kRoomOf<decltype(batch)>>, grid, kPlaceThreads, 0, stream, batch);
+  });
 }
 
 cudaError_t place_events(const PlaceEventsParams& p, cudaStream_t stream) {

@@ -51,7 +51,7 @@ RecallWorkspace workspace_of(const RecallParams& p, std::int64_t room) {
   w.marks = of_events;
   w.queue = w.marks + of_events;
   w.candidates = w.queue + round_up(4 * room);
-  w.n_candidates = w.candidates + (p.codes_from > 0 ? of_events : 0);
+  w.n_candidates = w.candidates + (p.codes_from > 0 ? round_up(8 * p.max_events) : 0);
   w.bytes = w.n_candidates + (p.codes_from > 0 ? 16 : 0);
   return w;
 }
@@ -91,6 +91,8 @@ FieldError check(const RecallParams& p) {
   EPISODIC_FIELD_GIVEN(p, recalled);
   EPISODIC_FIELD_GIVEN(p, sizes);
   EPISODIC_FIELD_GIVEN(p, arrived);
+  EPISODIC_FIELD_GIVEN(p, histogram);
+  EPISODIC_FIELD_GIVEN(p, centre);
   EPISODIC_FIELD_GIVEN(p, workspace);
   EPISODIC_FIELD(p, workspace_bytes, p.workspace_bytes >= recall_workspace_bytes(p));
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
@@ -99,6 +101,8 @@ FieldError check(const RecallParams& p) {
   EPISODIC_FIELD_ALIGNED(p, workspace, 16);
   EPISODIC_FIELD_ALIGNED(p, codes, 16);
   EPISODIC_FIELD_ALIGNED(p, code_bounds, 4);
+  EPISODIC_FIELD_ALIGNED(p, histogram, 8);
+  EPISODIC_FIELD_ALIGNED(p, centre, 4);
   return {};
 }
 
@@ -158,7 +162,8 @@ RecallArgs args_of(const RecallParams& p, const RowsParams* maybe_rows) {
   return a;
 }
 
-cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
+template <std::int64_t kMost>
+cudaError_t launch_recall(const Batch<RecallArgs, kMost>& batch, cudaStream_t stream) {
   const RecallParams& first = batch.of[0].p;
   const std::int64_t lanes = batch.n * first.n_lanes;
   const std::int64_t wanted = largest(batch, [&](const RecallArgs& a) {
@@ -173,16 +178,17 @@ cudaError_t launch_recall(const RecallBatch& batch, cudaStream_t stream) {
   const dim3 blocks(static_cast<unsigned>(wanted < share ? wanted : share),
                     static_cast<unsigned>(first.n_lanes), static_cast<unsigned>(batch.n));
   if (any_of(batch, [](const RecallArgs& a) { return a.p.codes_from > 0; })) {
-    const cudaError_t error = launch_early(BoundEventsKernel, blocks, kSelectThreads,
-                                           bound_shared_bytes(first.width), stream, batch);
+    const cudaError_t error =
+        launch_early(BoundEventsKernel<kRoomOf<decltype(batch)>>, blocks, kSelectThreads,
+                     coded_query_bytes(first.width), stream, batch);
     if (error != cudaSuccess) return error;
   }
   const std::int64_t room = largest(batch, [](const RecallArgs& a) { return a.room; });
   return for_element(first.dtype, [&](auto element) {
     using Element = typename decltype(element)::type;
     return launch_early(
-        first.maybe_each ? RecallKernel<Element, true> : RecallKernel<Element, false>, blocks,
-        kSelectThreads, recall_shared_bytes(first.width, room), stream, batch);
+        first.maybe_each ? RecallKernel<Element, true, kMost> : RecallKernel<Element, false, kMost>,
+        blocks, kSelectThreads, recall_shared_bytes(first.width, room), stream, batch);
   });
 }
 
@@ -195,7 +201,7 @@ cudaError_t launch_recalls(const RecallParams* params, const RowsParams* maybe_r
         args = args_of(params[i], maybe_rows ? maybe_rows + i : nullptr);
         return true;
       },
-      [&](const RecallBatch& batch) { return launch_recall(batch, stream); });
+      [&](const auto& batch) { return launch_recall(batch, stream); });
 }
 
 }  // namespace

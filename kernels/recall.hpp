@@ -13,13 +13,14 @@
 #include "close_events.hpp"
 #include "codes.hpp"
 #include "episodic/base/dtype.hpp"
+#include "episodic/base/rules/recall.hpp"
 
 namespace episodic::kernels {
 
 /// Most elements of a representative.
 inline constexpr std::int64_t kMostRecallWidth = 24 << 10;
 
-/// Sequences of one launch of a recall, whose parameters are many.
+/// Sequences of one launch of few recalls, whose parameters are many (batch.hpp); of more 51.
 inline constexpr std::int64_t kMostRecallsInLaunch = 6;
 
 /// All pointers are to device memory. Lanes are heads of a layer, side by side, that recall by
@@ -82,6 +83,11 @@ struct RecallParams {
   /// [n_lanes] 0 before the first call, and left so: blocks that are done. Calls that share it run
   /// one after the other.
   std::uint32_t* arrived = nullptr;
+  /// [n_lanes, rules::kScoreBins] as arrived: tokens of events by their scores.
+  unsigned long long* histogram = nullptr;
+  /// [n_lanes] of these representatives and no others, 0 before the first call: where the scores
+  /// were decided in the call before, read and written. It changes the time of a call, and no list.
+  rules::ScoreCentre* centre = nullptr;
 
   void* workspace = nullptr;  ///< recall_workspace_bytes(), aligned to 16
   std::size_t workspace_bytes = 0;
@@ -100,18 +106,21 @@ std::size_t recall_workspace_bytes(const RecallParams& params);
 /// event what it has. The best of a head's products is that of those that are numbers, -inf where
 /// none is.
 ///
-/// One launch. Its blocks scan, a warp four rows at a time, or with maybe_each two representatives
-/// of some heads of one event. The last one that is done narrows the
-/// range of scores by histograms of 2048 bins until what is left fits its shared memory, two passes
-/// over the scores as a rule (4 bytes an event), then ranks, fills, and takes the neighbours. Lanes
+/// One launch. Its blocks scan, a warp a row, or with maybe_each two representatives of some heads
+/// of one event, and add the tokens of events to bins of their scores. The last block that is done
+/// finds the bin at which the best events reach the capacity, lists those in it and above in one
+/// pass over the scores (4 bytes an event), ranks them, fills, and takes the neighbours. Bins are
+/// narrow where the call before was decided (`centre`). Where they list more than a block has room
+/// for, that block narrows the range of ranks by histograms of its own, two passes or three. Lanes
 /// share the blocks of the launch, each having some to itself. With no more than `similarity
 /// capacity` tokens in events, or none, nothing is scanned.
 ///
 /// With codes_from, two launches, and the same lists to the bit. The first reads n_events *
-/// code_bytes(width) and bounds every score from both sides; its last block finds a score that
-/// events enough to reach the capacity have for certain, and lists the candidates: those that may
-/// have it. The second scores these from their vectors, and fills. Where codes cannot tell events
-/// apart all are candidates, which costs time and nothing else.
+/// code_bytes(width) and bounds every score from both sides; the bins are of what scores are at
+/// least. In the second all blocks find the bin at which events reach the capacity for certain, and
+/// score those of their events from the vectors that may be in it or above; the last block ranks
+/// these and goes on as above. Where codes cannot tell events apart all are scored, which costs
+/// time and nothing else.
 ///
 /// The same bits on every run. Neither allocates nor waits; may be captured.
 /// \return cudaErrorInvalidValue, cudaErrorMisalignedAddress, or what the launch said
@@ -119,8 +128,8 @@ cudaError_t recall_events(const RecallParams& params, cudaStream_t stream);
 /// The field of them that recall_events refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RecallParams& params);
 
-/// Of several sequences (batch.hpp), kMostRecallsInLaunch in a launch; they share dtype, width,
-/// n_lanes, n_repr, n_heads and whether there is maybe_each.
+/// Of several sequences (batch.hpp), which share dtype, width, n_lanes, n_repr, n_heads and whether
+/// there is maybe_each.
 cudaError_t recall_events_batch(const RecallParams* params, std::int64_t n_sequences,
                                 cudaStream_t stream);
 const char* invalid_field(const RecallParams* params, std::int64_t n_sequences);

@@ -45,9 +45,10 @@ cudaError_t count_recalls_batch(const RecallCountsParams* params, std::int64_t n
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
   if (n_sequences == 0 || params[0].n_lanes == 0) return cudaSuccess;
   return launch_in_batches<RecallCountsParams>(
-      n_sequences, call_of(params), [&](const Batch<RecallCountsParams>& batch) {
+      n_sequences, call_of(params), [&](const auto& batch) {
         const dim3 grid(static_cast<unsigned>(batch.of[0].n_lanes), static_cast<unsigned>(batch.n));
-        return launch(CountRecallsKernel, grid, kCountThreads, 0, stream, batch);
+        return launch(CountRecallsKernel<kRoomOf<decltype(batch)>>, grid, kCountThreads, 0, stream,
+                      batch);
       });
 }
 

@@ -14,8 +14,9 @@ inline constexpr int kCountThreads = 128;
 
 /// A block a lane, y: sequences. Lanes over one table add to the same counts: sums of integers,
 /// whose order does not show, and one number of a step.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCountThreads)
-    CountRecallsKernel(const Batch<RecallCountsParams> batch) {
+    CountRecallsKernel(const Batch<RecallCountsParams, kMost> batch) {
   const RecallCountsParams& p = batch.of[blockIdx.y];
   const LaneLists lane = p.lanes[blockIdx.x];
   const std::int32_t size = lane.sizes[2];

@@ -130,22 +130,30 @@ FieldError check(const RefineParams* params, std::int64_t n_sequences) {
   return check_batch(params, n_sequences, [](const RefineParams& p) { return check(p); });
 }
 
-cudaError_t launch_choice(const Batch<RefineArgs>& batch, cudaStream_t stream) {
+template <std::int64_t kMost>
+cudaError_t launch_choice(const Batch<RefineArgs, kMost>& batch, cudaStream_t stream) {
   const std::int64_t timelines = largest(batch, [](const RefineArgs& a) { return a.timelines; });
   const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
-  return launch(RefineKernel, grid, kChooseThreads, 0, stream, batch);
+  return launch(RefineKernel<kRoomOf<decltype(batch)>>, grid, kChooseThreads, 0, stream, batch);
 }
 
-/// A step of several tokens, with an objective.
-cudaError_t launch_refinement(const RefineParams& params, cudaStream_t stream) {
+/// The graph's tiles and their sums, of a step of several tokens with an objective. Each launch
+/// fills a device.
+cudaError_t launch_sums(const RefineParams& params, const RefineWorkspace& w, unsigned timelines,
+                        cudaStream_t stream) {
+  const cudaError_t error = launch_graph(params, w, timelines, stream);
+  if (error != cudaSuccess) return error;
+  return launch(GraphSumsKernel, dim3(static_cast<unsigned>(w.n_tiles), 1, timelines),
+                kTileSumThreads, 0, stream, params, w);
+}
+
+/// Some timelines at a time: the workspace has no room for all.
+cudaError_t launch_in_turn(const RefineParams& params, cudaStream_t stream) {
   RefineWorkspace w = layout_of(params, params.workspace).workspace;
   for (; w.first < params.n_timelines; w.first += w.at_once) {
     const std::int64_t left = params.n_timelines - w.first;
     const auto timelines = static_cast<unsigned>(left < w.at_once ? left : w.at_once);
-    cudaError_t error = launch_graph(params, w, timelines, stream);
-    if (error != cudaSuccess) return error;
-    error = launch(GraphSumsKernel, dim3(static_cast<unsigned>(w.n_tiles), 1, timelines),
-                   kTileSumThreads, 0, stream, params, w);
+    cudaError_t error = launch_sums(params, w, timelines, stream);
     if (error != cudaSuccess) return error;
     error = launch_choice(batch_of_one(RefineArgs{params, w, timelines}), stream);
     if (error != cudaSuccess) return error;
@@ -173,29 +181,35 @@ cudaError_t refine_boundaries_batch(const RefineParams* params, std::int64_t n_s
         args = params[i];
         return args.n > 0 && args.objective == RefineObjective::none;
       },
-      [&](const Batch<RefineParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t timelines =
             largest(batch, [](const RefineParams& p) { return p.n_timelines; });
         const dim3 grid(static_cast<unsigned>(timelines), static_cast<unsigned>(batch.n));
-        return launch(KeepFlagsKernel, grid, kChooseThreads, 0, stream, batch);
+        return launch(KeepFlagsKernel<kRoomOf<decltype(batch)>>, grid, kChooseThreads, 0, stream,
+                      batch);
       });
   if (error != cudaSuccess) return error;
-  error = launch_in_batches<RefineArgs>(
+  // Blocks choose one by one, those of all sequences beside each other, once all sums are there.
+  const auto has_graph = [](const RefineParams& p) {
+    return p.n > 1 && p.objective != RefineObjective::none;
+  };
+  for (std::int64_t i = 0; i < n_sequences; ++i) {
+    if (!has_graph(params[i])) continue;
+    const RefineWorkspace w = layout_of(params[i], params[i].workspace).workspace;
+    error = w.at_once < params[i].n_timelines
+                ? launch_in_turn(params[i], stream)
+                : launch_sums(params[i], w, static_cast<unsigned>(params[i].n_timelines), stream);
+    if (error != cudaSuccess) return error;
+  }
+  return launch_in_batches<RefineArgs>(
       n_sequences,
       [&](std::int64_t i, RefineArgs& args) {
         const RefineParams& p = params[i];
-        if (p.n != 1 || p.objective == RefineObjective::none) return false;
+        if (p.n == 0 || p.objective == RefineObjective::none) return false;
         args = {p, layout_of(p, p.workspace).workspace, p.n_timelines};
-        return true;
+        return !has_graph(p) || args.w.at_once >= p.n_timelines;
       },
-      [&](const Batch<RefineArgs>& batch) { return launch_choice(batch, stream); });
-  if (error != cudaSuccess) return error;
-  for (std::int64_t i = 0; i < n_sequences; ++i) {
-    if (params[i].n <= 1 || params[i].objective == RefineObjective::none) continue;
-    error = launch_refinement(params[i], stream);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+      [&](const auto& batch) { return launch_choice(batch, stream); });
 }
 
 cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream) {

@@ -457,7 +457,9 @@ struct RefineArgs {
 };
 
 /// One block per timeline, the grid's y for sequences: the step's flags from left to right.
-__global__ void __launch_bounds__(kChooseThreads) RefineKernel(const Batch<RefineArgs> batch) {
+template <std::int64_t kMost>
+__global__ void __launch_bounds__(kChooseThreads)
+    RefineKernel(const Batch<RefineArgs, kMost> batch) {
   EPISODIC_SHARED(storage, ChooseStorage);
   const RefineParams& p = batch.of[blockIdx.y].p;
   const RefineWorkspace& all = batch.of[blockIdx.y].w;
@@ -511,8 +513,9 @@ __global__ void __launch_bounds__(kChooseThreads) RefineKernel(const Batch<Refin
 }
 
 /// Without an objective: one block per timeline, the grid's y for sequences, copies its flags.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kChooseThreads, 4)
-    KeepFlagsKernel(const Batch<RefineParams> batch) {
+    KeepFlagsKernel(const Batch<RefineParams, kMost> batch) {
   EPISODIC_SHARED(storage, typename ChooseLatest::TempStorage);
   const RefineParams& p = batch.of[blockIdx.y];
   if (blockIdx.x >= p.n_timelines) return;

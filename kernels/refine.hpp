@@ -88,8 +88,8 @@ cudaError_t refine_boundaries(const RefineParams& params, cudaStream_t stream);
 /// The field of them that refine_boundaries refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const RefineParams& params);
 
-/// Of several sequences (batch.hpp). One launch takes those of one token or without an objective;
-/// each of more tokens has launches of its own.
+/// Of several sequences (batch.hpp). One launch takes those without an objective, and one the last
+/// of the three of all others; the first two are each one's own.
 cudaError_t refine_boundaries_batch(const RefineParams* params, std::int64_t n_sequences,
                                     cudaStream_t stream);
 const char* invalid_field(const RefineParams* params, std::int64_t n_sequences);

@@ -91,23 +91,25 @@ FieldError check(const RepresentativeParams* params, std::int64_t n_sequences) {
       });
 }
 
-template <class Args>
-dim3 grid_of_layers(const Batch<Args>& batch, std::int64_t blocks_of_layer) {
+template <class Args, std::int64_t kMost>
+dim3 grid_of_layers(const Batch<Args, kMost>& batch, std::int64_t blocks_of_layer) {
   dim3 grid = blocks_for_layers(blocks_of_layer, batch.of[0].n_layers);
   grid.z = static_cast<unsigned>(batch.n);
   return grid;
 }
 
-template <int kPack>
-cudaError_t launch_relevance(const Batch<RelevanceParams>& batch, cudaStream_t stream) {
+template <int kPack, std::int64_t kMost>
+cudaError_t launch_relevance(const Batch<RelevanceParams, kMost>& batch, cudaStream_t stream) {
   const std::int64_t packs = largest(
       batch, [](const RelevanceParams& p) { return (p.n_local + p.n - 1) * p.n_heads / kPack; });
   dim3 grid(blocks_for((packs + kRelevanceThreads - 1) / kRelevanceThreads),
             static_cast<unsigned>(batch.of[0].n_layers), static_cast<unsigned>(batch.n));
-  return launch(CommitRelevanceKernel<kPack>, grid, kRelevanceThreads, 0, stream, batch);
+  return launch(CommitRelevanceKernel<kPack, kRoomOf<decltype(batch)>>, grid, kRelevanceThreads, 0,
+                stream, batch);
 }
 
-cudaError_t launch_selection(const Batch<RepresentativeParams>& batch, cudaStream_t stream) {
+template <std::int64_t kMost>
+cudaError_t launch_selection(const Batch<RepresentativeParams, kMost>& batch, cudaStream_t stream) {
   const RepresentativeParams& first = batch.of[0];
   const std::int64_t events =
       largest(batch, [](const RepresentativeParams& p) { return p.events.max_count; });
@@ -118,14 +120,15 @@ cudaError_t launch_selection(const Batch<RepresentativeParams>& batch, cudaStrea
   const cudaError_t error = for_element(first.key_dtype, [&](auto key) {
     return for_element(first.repr_dtype, [&](auto repr) {
       return launch(
-          SelectRepresentativesKernel<typename decltype(key)::type, typename decltype(repr)::type>,
+          SelectRepresentativesKernel<typename decltype(key)::type, typename decltype(repr)::type,
+                                      kRoomOf<decltype(batch)>>,
           blocks, kHeadsPerBlock * kWarpSize, shared, stream, batch);
     });
   });
   if (error != cudaSuccess || !first.unit_length) return error;
   return for_element(first.repr_dtype, [&](auto repr) {
-    return launch(UnitLengthKernel<typename decltype(repr)::type>, grid_of_layers(batch, events),
-                  kUnitThreads, 0, stream, batch);
+    return launch(UnitLengthKernel<typename decltype(repr)::type, kRoomOf<decltype(batch)>>,
+                  grid_of_layers(batch, events), kUnitThreads, 0, stream, batch);
   });
 }
 
@@ -149,7 +152,7 @@ cudaError_t commit_relevance_batch(const RelevanceParams* params, std::int64_t n
         args = params[i];
         return args.n > 0 && args.n_layers > 0;
       },
-      [&](const Batch<RelevanceParams>& batch) {
+      [&](const auto& batch) {
         return batch.of[0].n_heads % 4 == 0 ? launch_relevance<4>(batch, stream)
                                             : launch_relevance<1>(batch, stream);
       });
@@ -164,7 +167,7 @@ cudaError_t select_representatives_batch(const RepresentativeParams* params,
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
   return launch_in_batches<RepresentativeParams>(
       n_sequences, call_with_events_of(params),
-      [&](const Batch<RepresentativeParams>& batch) { return launch_selection(batch, stream); });
+      [&](const auto& batch) { return launch_selection(batch, stream); });
 }
 
 cudaError_t select_representatives(const RepresentativeParams& p, cudaStream_t stream) {

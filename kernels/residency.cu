@@ -138,23 +138,20 @@ const char* invalid_field(const OccupyParams* params, std::int64_t n_sequences) 
 cudaError_t touch_events_batch(const TouchParams* params, std::int64_t n_sequences,
                                cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
-  return launch_in_batches<TouchParams>(
-      n_sequences, call_of(params), [&](const Batch<TouchParams>& batch) {
-        return launch(TouchEventsKernel, static_cast<unsigned>(batch.n), kResidencyThreads, 0,
-                      stream, batch);
-      });
+  return launch_in_batches<TouchParams>(n_sequences, call_of(params), [&](const auto& batch) {
+    return launch(TouchEventsKernel<kRoomOf<decltype(batch)>>, static_cast<unsigned>(batch.n),
+                  kResidencyThreads, 0, stream, batch);
+  });
 }
 
 cudaError_t choose_victims_batch(const VictimParams* params, std::int64_t n_sequences,
                                  cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
-  return launch_in_batches<VictimParams>(
-      n_sequences, call_of(params), [&](const Batch<VictimParams>& batch) {
-        const std::int64_t slots =
-            largest(batch, [](const VictimParams& p) { return p.map.n_slots; });
-        return launch(ChooseVictimsKernel, grid_of(slots, batch.n), kResidencyThreads, 0, stream,
-                      batch);
-      });
+  return launch_in_batches<VictimParams>(n_sequences, call_of(params), [&](const auto& batch) {
+    const std::int64_t slots = largest(batch, [](const VictimParams& p) { return p.map.n_slots; });
+    return launch(ChooseVictimsKernel<kRoomOf<decltype(batch)>>, grid_of(slots, batch.n),
+                  kResidencyThreads, 0, stream, batch);
+  });
 }
 
 cudaError_t occupy_slots_batch(const OccupyParams* params, std::int64_t n_sequences,
@@ -166,11 +163,11 @@ cudaError_t occupy_slots_batch(const OccupyParams* params, std::int64_t n_sequen
         args = params[i];
         return args.max_needed > 0;
       },
-      [&](const Batch<OccupyParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t most =
             largest(batch, [](const OccupyParams& p) { return p.max_needed; });
-        return launch(OccupySlotsKernel, grid_of(most, batch.n), kResidencyThreads, 0, stream,
-                      batch);
+        return launch(OccupySlotsKernel<kRoomOf<decltype(batch)>>, grid_of(most, batch.n),
+                      kResidencyThreads, 0, stream, batch);
       });
 }
 

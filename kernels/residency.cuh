@@ -17,8 +17,9 @@ namespace episodic::kernels {
 inline constexpr int kResidencyThreads = 256;
 
 /// One block a sequence, so that the list keeps the order of the recalled events.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kResidencyThreads)
-    TouchEventsKernel(const Batch<TouchParams> batch) {
+    TouchEventsKernel(const Batch<TouchParams, kMost> batch) {
   const TouchParams p = batch.of[blockIdx.x];
   using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
@@ -60,8 +61,9 @@ struct SlotState {
 
 /// Rows of the grid are sequences. Each thread finds its slot's place among all: no list is built,
 /// and none is sorted.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kResidencyThreads)
-    ChooseVictimsKernel(const Batch<VictimParams> batch) {
+    ChooseVictimsKernel(const Batch<VictimParams, kMost> batch) {
   const VictimParams p = batch.of[blockIdx.y];
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
@@ -131,8 +133,9 @@ __global__ void __launch_bounds__(kResidencyThreads)
 }
 
 /// Rows of the grid are sequences. The victims are none of the missing: those have no slot.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kResidencyThreads)
-    OccupySlotsKernel(const Batch<OccupyParams> batch) {
+    OccupySlotsKernel(const Batch<OccupyParams, kMost> batch) {
   const OccupyParams p = batch.of[blockIdx.y];
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;

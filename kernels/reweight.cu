@@ -31,14 +31,14 @@ cudaError_t launch_scores(const EventScoreParams* params, std::int64_t n_sequenc
         args = params[i];
         return most_scored(args) > 0 && takes_packs<T>(args) == (kPack > 1);
       },
-      [&](const Batch<EventScoreParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t lanes = batch.of[0].n_lanes, rows = lanes * batch.n;
         const std::int64_t blocks =
             (largest(batch, most_scored) + kEventScoreWarps - 1) / kEventScoreWarps;
         const std::int64_t share = rows < kScoreBlocks ? kScoreBlocks / rows : 1;
         const std::int64_t width =
             largest(batch, [](const EventScoreParams& p) { return p.width; });
-        return launch(ScoreEventsKernel<T, kPack>,
+        return launch(ScoreEventsKernel<T, kPack, kRoomOf<decltype(batch)>>,
                       dim3(static_cast<unsigned>(blocks < share ? blocks : share),
                            static_cast<unsigned>(lanes), static_cast<unsigned>(batch.n)),
                       kEventScoreThreads, static_cast<std::size_t>(width) * sizeof(float), stream,
@@ -147,11 +147,11 @@ cudaError_t score_events(const EventScoreParams& p, cudaStream_t stream) {
 cudaError_t recall_top_batch(const RecallTopParams* params, std::int64_t n_sequences,
                              cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
-  return launch_in_batches<RecallTopParams>(
-      n_sequences, call_of(params), [&](const Batch<RecallTopParams>& batch) {
-        const dim3 grid(static_cast<unsigned>(batch.of[0].n_lanes), static_cast<unsigned>(batch.n));
-        return launch(RecallTopKernel, grid, kRecallTopThreads, 0, stream, batch);
-      });
+  return launch_in_batches<RecallTopParams>(n_sequences, call_of(params), [&](const auto& batch) {
+    const dim3 grid(static_cast<unsigned>(batch.of[0].n_lanes), static_cast<unsigned>(batch.n));
+    return launch(RecallTopKernel<kRoomOf<decltype(batch)>>, grid, kRecallTopThreads, 0, stream,
+                  batch);
+  });
 }
 
 cudaError_t recall_top(const RecallTopParams& p, cudaStream_t stream) {

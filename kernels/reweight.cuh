@@ -43,9 +43,9 @@ __device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) 
 
 /// Rows of the grid are lanes, its z sequences. A warp for each event; the query lies in shared
 /// memory.
-template <class T, int kPack>
+template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kEventScoreThreads)
-    ScoreEventsKernel(const Batch<EventScoreParams> batch) {
+    ScoreEventsKernel(const Batch<EventScoreParams, kMost> batch) {
   const EventScoreParams& p = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);  // [width] the query
   auto* const query = reinterpret_cast<float*>(bytes);
@@ -153,8 +153,9 @@ __device__ inline std::int32_t append_to_list(typename Scan::TempStorage& storag
 }
 
 /// One block a lane, y: sequences: marks the top_k, then lists those and their neighbours.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kRecallTopThreads)
-    RecallTopKernel(const Batch<RecallTopParams> batch) {
+    RecallTopKernel(const Batch<RecallTopParams, kMost> batch) {
   const RecallTopParams p = of_lane(batch.of[blockIdx.y], blockIdx.x);
   using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);

@@ -9,8 +9,9 @@
 namespace episodic::kernels {
 
 /// Blocks x: lanes, y: sequences.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kRowsThreads)
-    RowsKernel(const Batch<RowsParams> batch, int element) {
+    RowsKernel(const Batch<RowsParams, kMost> batch, int element) {
   EPISODIC_SHARED(shared, RowsShared);
   write_rows(batch.of[blockIdx.y], blockIdx.x, element, shared);
 }
@@ -92,10 +93,10 @@ cudaError_t far_rows_batch(const RowsParams* params, std::int64_t n_sequences,
         args = with_value_width(params[i]);
         return true;
       },
-      [&](const Batch<RowsParams>& batch) {
+      [&](const auto& batch) {
         const RowsParams& p = batch.of[0];
         const dim3 grid(static_cast<unsigned>(p.n_lanes), static_cast<unsigned>(batch.n));
-        return launch(RowsKernel, grid, kRowsThreads, 0, stream, batch,
+        return launch(RowsKernel<kRoomOf<decltype(batch)>>, grid, kRowsThreads, 0, stream, batch,
                       static_cast<int>(size_of(p.dtype)));
       });
 }

@@ -61,12 +61,13 @@ cudaError_t short_convolution_batch(const ShortConvolutionParams* params, std::i
   return for_element(params->dtype, [&](auto element) {
     using T = typename decltype(element)::type;
     return launch_in_batches<ShortConvolutionParams>(
-        n_sequences, call_with_tokens_of(params), [&](const Batch<ShortConvolutionParams>& batch) {
+        n_sequences, call_with_tokens_of(params), [&](const auto& batch) {
           const std::int64_t items =
               largest(batch, [](const ShortConvolutionParams& p) { return p.n * p.width; });
           const dim3 grid =
               blocks_for_layers((items + kConvolutionThreads - 1) / kConvolutionThreads, batch.n);
-          return launch(ShortConvolutionKernel<T>, grid, kConvolutionThreads, 0, stream, batch);
+          return launch(ShortConvolutionKernel<T, kRoomOf<decltype(batch)>>, grid,
+                        kConvolutionThreads, 0, stream, batch);
         });
   });
 }

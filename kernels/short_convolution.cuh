@@ -16,9 +16,9 @@ inline constexpr int kConvolutionThreads = 256;
 
 /// Rows of the grid are sequences. u of the step's own tokens is computed where it is read, so that
 /// no thread waits for another; u of tokens before them comes from the ring.
-template <class T>
+template <class T, std::int64_t kMost>
 __global__ void __launch_bounds__(kConvolutionThreads)
-    ShortConvolutionKernel(const Batch<ShortConvolutionParams> batch) {
+    ShortConvolutionKernel(const Batch<ShortConvolutionParams, kMost> batch) {
   const ShortConvolutionParams& p = batch.of[blockIdx.y];
   const auto width = static_cast<unsigned>(p.width);
   const unsigned items = static_cast<unsigned>(p.n) * width;

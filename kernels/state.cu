@@ -74,12 +74,13 @@ cudaError_t merge_states_batch(const MergeStatesParams* params, std::int64_t n_s
         args = params[i];
         return args.n_rows > 0;
       },
-      [&](const Batch<MergeStatesParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t rows =
             largest(batch, [](const MergeStatesParams& p) { return p.n_rows; });
         const dim3 grid =
             blocks_for_layers((rows + kStatesPerBlock - 1) / kStatesPerBlock, batch.n);
-        return launch(MergeStatesKernel, grid, kMergeStateThreads, 0, stream, batch);
+        return launch(MergeStatesKernel<kRoomOf<decltype(batch)>>, grid, kMergeStateThreads, 0,
+                      stream, batch);
       });
 }
 
@@ -96,11 +97,12 @@ cudaError_t rescale_sums_batch(const RescaleSumsParams* params, std::int64_t n_s
         args = params[i];
         return elements(args) > 0;
       },
-      [&](const Batch<RescaleSumsParams>& batch) {
+      [&](const auto& batch) {
         const std::int64_t count = largest(batch, elements);
         const dim3 grid =
             blocks_for_layers((count + kMergeStateThreads - 1) / kMergeStateThreads, batch.n);
-        return launch(RescaleSumsKernel, grid, kMergeStateThreads, 0, stream, batch);
+        return launch(RescaleSumsKernel<kRoomOf<decltype(batch)>>, grid, kMergeStateThreads, 0,
+                      stream, batch);
       });
 }
 

@@ -19,6 +19,9 @@ FieldError check(const SurpriseParams& p) {
   EPISODIC_FIELD_GIVEN(p, targets);
   EPISODIC_FIELD_GIVEN(p, surprise);
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
+  EPISODIC_FIELD(p, maybe_arrived, !p.maybe_arrived == !p.maybe_parts);
+  EPISODIC_FIELD_ALIGNED(p, maybe_parts, alignof(OnlineSoftmax));
+  EPISODIC_FIELD_ALIGNED(p, maybe_arrived, 4);
   return {};
 }
 
@@ -51,15 +54,15 @@ FieldError check(const SurprisePieceParams* params, std::int64_t n_sequences) {
   return check_batch(params, n_sequences, [](const SurprisePieceParams& p) { return check(p); });
 }
 
-/// A block a row.
-template <class Params>
-cudaError_t launch_rows(void (*kernel)(Batch<Params>), const Params* params,
-                        std::int64_t n_sequences, cudaStream_t stream) {
+/// \param blocks(call) that its rows have work for
+/// \param kernel(batch) that takes such a batch
+template <class Params, class Kernel, class Blocks>
+cudaError_t launch_rows(const Kernel& kernel, const Params* params, std::int64_t n_sequences,
+                        const Blocks& blocks, cudaStream_t stream) {
   return launch_in_batches<Params>(
-      n_sequences, call_with_tokens_of(params), [&](const Batch<Params>& batch) {
-        const dim3 grid =
-            blocks_for_layers(largest(batch, [](const Params& p) { return p.n; }), batch.n);
-        return launch(kernel, grid, kSurpriseThreads, 0, stream, batch);
+      n_sequences, call_with_tokens_of(params), [&](const auto& batch) {
+        const dim3 grid = blocks_for_layers(largest(batch, blocks), batch.n);
+        return launch(kernel(batch), grid, kSurpriseThreads, 0, stream, batch);
       });
 }
 
@@ -81,8 +84,10 @@ cudaError_t token_surprise_batch(const SurpriseParams* params, std::int64_t n_se
       std::any_of(params, params + n_sequences, [](const SurpriseParams& p) { return p.n > 0; });
   if (!any) return cudaSuccess;
   return for_element(params->dtype, [&](auto element) {
-    return launch_rows(SurpriseKernel<typename decltype(element)::type>, params, n_sequences,
-                       stream);
+    using Logit = typename decltype(element)::type;
+    return launch_rows(
+        [](const auto& batch) { return SurpriseKernel<Logit, kRoomOf<decltype(batch)>>; }, params,
+        n_sequences, [](const SurpriseParams& p) { return p.n * surprise_parts(p).count; }, stream);
   });
 }
 
@@ -93,7 +98,9 @@ cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream) {
 cudaError_t surprise_piece_batch(const SurprisePieceParams* params, std::int64_t n_sequences,
                                  cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
-  return launch_rows(SurprisePieceKernel, params, n_sequences, stream);
+  return launch_rows(
+      [](const auto& batch) { return SurprisePieceKernel<kRoomOf<decltype(batch)>>; }, params,
+      n_sequences, [](const SurprisePieceParams& p) { return p.n; }, stream);
 }
 
 cudaError_t surprise_piece(const SurprisePieceParams& params, cudaStream_t stream) {

@@ -9,6 +9,7 @@
 #include "batch.hpp"
 #include "device.cuh"
 #include "episodic/base/rules/threshold.hpp"
+#include "last_arrival.cuh"
 #include "online_softmax.hpp"
 #include "surprise.hpp"
 
@@ -17,6 +18,17 @@ namespace episodic::kernels {
 inline constexpr int kSurpriseThreads = 512;
 /// Loads of a thread that are on their way together, and logits that a piece's thread adds at once.
 inline constexpr int kSurpriseAhead = 4;
+
+/// How a row is cut among blocks, by its length alone.
+struct SurpriseParts {
+  std::int64_t count, logits;  ///< of a part, but for the last one
+};
+EPISODIC_HOST_DEVICE inline SurpriseParts surprise_parts(const SurpriseParams& p) {
+  if (!p.maybe_parts) return {1, p.vocab};
+  constexpr std::int64_t kLeast = 4 * kSurpriseThreads;  // a multiple of what is read at once
+  const std::int64_t wanted = (p.vocab + kSurpriseParts * kLeast - 1) / (kSurpriseParts * kLeast);
+  return {(p.vocab + wanted * kLeast - 1) / (wanted * kLeast), wanted * kLeast};
+}
 
 /// Adds all of a row's elements that are this thread's: 16 bytes at a time where the row is
 /// aligned, single elements before and after.
@@ -60,17 +72,30 @@ struct MergeSoftmax {
   }
 };
 
-/// One block per row; blocks beyond the grid's limit take several rows. The y of the grid is
-/// sequences.
-template <class Logit>
+/// One block for each part of a row; blocks beyond the grid's limit take several. The y of the grid
+/// is sequences.
+template <class Logit, std::int64_t kMost>
 __global__ void __launch_bounds__(kSurpriseThreads)
-    SurpriseKernel(const Batch<SurpriseParams> batch) {
+    SurpriseKernel(const Batch<SurpriseParams, kMost> batch) {
   const SurpriseParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
-  for (std::int64_t i = blockIdx.x; i < p.n; i += gridDim.x) {
-    const Logit* row = static_cast<const Logit*>(p.logits) + i * p.row_stride;
-    const OnlineSoftmax state = Reduce(storage).Reduce(scan_row(row, p.vocab), MergeSoftmax{});
+  const SurpriseParts parts = surprise_parts(p);
+  for (std::int64_t at = blockIdx.x; at < p.n * parts.count; at += gridDim.x) {
+    const std::int64_t i = at / parts.count, part = at % parts.count;
+    const Logit* const row = static_cast<const Logit*>(p.logits) + i * p.row_stride;
+    const std::int64_t first = part * parts.logits;
+    const std::int64_t left = p.vocab - first;
+    OnlineSoftmax state = Reduce(storage).Reduce(
+        scan_row(row + first, left < parts.logits ? left : parts.logits), MergeSoftmax{});
+    if (parts.count > 1) {
+      OnlineSoftmax* const of_row = p.maybe_parts + i * kSurpriseParts;
+      if (threadIdx.x == 0) of_row[part] = state;
+      // the same for all threads, which meet there: the storage may be used again
+      if (!is_last_arrival(p.maybe_arrived + i, static_cast<unsigned>(parts.count))) continue;
+      state = Reduce(storage).Reduce(
+          threadIdx.x < parts.count ? of_row[threadIdx.x] : OnlineSoftmax{}, MergeSoftmax{});
+    }
     if (threadIdx.x == 0) {
       const double total = log_sum_exp(state);
       const std::int64_t target = p.targets[i];
@@ -83,8 +108,9 @@ __global__ void __launch_bounds__(kSurpriseThreads)
 }
 
 /// The same, of a piece.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kSurpriseThreads)
-    SurprisePieceKernel(const Batch<SurprisePieceParams> batch) {
+    SurprisePieceKernel(const Batch<SurprisePieceParams, kMost> batch) {
   const SurprisePieceParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);

@@ -13,6 +13,9 @@
 
 namespace episodic::kernels {
 
+/// Blocks that share a row of logits, at most.
+inline constexpr int kSurpriseParts = 32;
+
 /// All pointers are to device memory.
 struct SurpriseParams {
   const void* logits = nullptr;  ///< [n, vocab] of `dtype`, elements of a row side by side
@@ -22,12 +25,19 @@ struct SurpriseParams {
   const std::int64_t* targets = nullptr;  ///< [n] token ids
   float* surprise = nullptr;              ///< [n], written: nats
   float* maybe_log_sum_exp = nullptr;     ///< [n], written; or null
+
+  /// [n, kSurpriseParts] and [n] 0 before the first call, and left so: several blocks share each
+  /// row, of which the last to be done adds their parts. Null, both: a block takes a row. Calls
+  /// that may run at once need their own.
+  OnlineSoftmax* maybe_parts = nullptr;
+  std::uint32_t* maybe_arrived = nullptr;
 };
 
 /// surprise[i] = log-sum-exp(logits[i]) - logits[i][targets[i]], never below 0, in one pass over
 /// the logits with sums in float32. NaN where the CPU's twin refuses the row (it holds NaN or +inf,
 /// or nothing but -inf) or the target is not in [0, vocab): the caller looks at the values where it
-/// reads them. The same bits on every run. n == 0 does nothing.
+/// reads them. The same bits on every run; rows in parts may differ from whole ones in the last.
+/// n == 0 does nothing.
 ///
 /// Neither allocates nor waits. \return what the launch said
 cudaError_t token_surprise(const SurpriseParams& params, cudaStream_t stream);

@@ -39,11 +39,15 @@ cudaError_t surprise_threshold_batch(const ThresholdParams* params, std::int64_t
                                      cudaStream_t stream) {
   if (const FieldError wrong = check(params, n_sequences)) return wrong.error;
   return launch_in_batches<ThresholdParams>(
-      n_sequences, call_with_tokens_of(params), [&](const Batch<ThresholdParams>& batch) {
-        constexpr std::int64_t kTokens = kThresholdThreads / kThresholdLanes;
+      n_sequences, call_with_tokens_of(params), [&](const auto& batch) {
         const std::int64_t most = largest(batch, [](const ThresholdParams& p) { return p.n; });
-        return launch(ThresholdKernel, blocks_for_layers((most - 1) / kTokens + 1, batch.n),
-                      kThresholdThreads, 0, stream, batch);
+        const dim3 grid = blocks_for_layers((most - 1) / kThresholdTokens + 1, batch.n);
+        if (any_of(batch, [](const ThresholdParams& p) { return !is_staged(p); }))
+          return launch(ThresholdKernel<false, kRoomOf<decltype(batch)>>, grid, kThresholdThreads,
+                        0, stream, batch);
+        const std::size_t bytes = threshold_shared_bytes(largest(batch, longest_span));
+        return launch(ThresholdKernel<true, kRoomOf<decltype(batch)>>, grid, kThresholdThreads,
+                      bytes, stream, batch);
       });
 }
 

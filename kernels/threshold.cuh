@@ -15,7 +15,38 @@ namespace episodic::kernels {
 using rules::kThresholdLanes;
 inline constexpr int kThresholdThreads = 128;
 
-/// Surprise of every eighth token from some token on: of the ring, then of this step. Slots wrap by
+/// Tokens of a block at a time, 8 threads each.
+inline constexpr std::int64_t kThresholdTokens = kThresholdThreads / kThresholdLanes;
+/// Values that one threshold is taken over, at most.
+inline std::int64_t longest_span(const ThresholdParams& p) {
+  const std::int64_t own = p.window == ThresholdWindow::chunked ? rules::smaller(p.n_init, p.n) : 0;
+  return rules::larger(p.tau, own);
+}
+/// The longest spans that a block keeps, with those of all its tokens, in shared memory.
+inline constexpr std::int64_t kMostStaged = 20'000;
+inline constexpr std::size_t threshold_shared_bytes(std::int64_t span) {
+  return static_cast<std::size_t>(span + kThresholdTokens) * sizeof(float);
+}
+static_assert(threshold_shared_bytes(kMostStaged) <= kSharedOfEveryDevice);
+inline bool is_staged(const ThresholdParams& p) {
+  return longest_span(p) <= kMostStaged && p.recent_capacity <= INT32_MAX;
+}
+
+/// Surprise of every eighth token from some token on, of what a block keeps in shared memory.
+class StagedLine {
+ public:
+  __device__ explicit StagedLine(const float* at) : at_(at) {}
+  __device__ float next() {
+    const float x = *at_;
+    at_ += kThresholdLanes;
+    return x;
+  }
+
+ private:
+  const float* at_;
+};
+
+/// The same out of the ring, then of this step, for spans that do not fit there. Slots wrap by
 /// subtraction: a division for each value would cost more than the sums.
 class SurpriseLine {
  public:
@@ -42,24 +73,23 @@ class SurpriseLine {
   std::int64_t slot_, stride_, capacity_;
 };
 
-/// Sum of term(value) over the values of tokens [from, to) by the 8 threads of a token: thread
-/// `lane` takes every eighth, then all add the lanes in order. No addition is fused with a
-/// product: the CPU twin fuses none. All 32 threads of the warp must
-/// come here.
-template <class Term>
-__device__ double lane_sum(SurpriseLine line, std::int64_t from, std::int64_t to, int lane,
-                           Term term) {
+/// Sum of term(value) over `count` values by the 8 threads of a token: thread `lane` takes every
+/// eighth, from its own on, then all add the lanes in order. No addition is fused with a product:
+/// the CPU twin fuses none. All 32 threads of the warp must come here. \param line from the lane's
+/// first value on
+template <class Line, class Count, class Term>
+__device__ double lane_sum(Line line, Count count, int lane, Term term) {
   constexpr int kBatch = 16;  // loads on their way at a time: the additions wait for one another
   double sum = 0.0;
-  std::int64_t t = from + lane;
-  for (; t + (kBatch - 1) * kThresholdLanes < to; t += kBatch * kThresholdLanes) {
+  Count t = lane;
+  for (; t + (kBatch - 1) * kThresholdLanes < count; t += kBatch * kThresholdLanes) {
     float x[kBatch];
     EPISODIC_UNROLL
     for (int i = 0; i < kBatch; ++i) x[i] = line.next();
     EPISODIC_UNROLL
     for (int i = 0; i < kBatch; ++i) sum = rules::add(sum, term(x[i]));
   }
-  for (; t < to; t += kThresholdLanes) sum = rules::add(sum, term(line.next()));
+  for (; t < count; t += kThresholdLanes) sum = rules::add(sum, term(line.next()));
 
   const int base = static_cast<int>(threadIdx.x) % kWarpSize / kThresholdLanes * kThresholdLanes;
   double total = 0.0;
@@ -69,35 +99,68 @@ __device__ double lane_sum(SurpriseLine line, std::int64_t from, std::int64_t to
   return total;
 }
 
-/// 8 threads per token. The y of the grid is sequences.
+/// The values of tokens [from, to), of which those before `first` are in the ring, side by side:
+/// each is read from global memory once a block. to - from < longest_span + kThresholdTokens.
+__device__ inline void stage_surprise(const ThresholdParams& p, std::int64_t first,
+                                      std::int64_t from, std::int64_t to, float* staged) {
+  const auto slot = static_cast<unsigned>(from % p.recent_capacity);
+  const auto capacity = static_cast<unsigned>(p.recent_capacity);
+  const int count = static_cast<int>(to - from);
+  const int in_ring = static_cast<int>(first - from);
+  for (int k = static_cast<int>(threadIdx.x); k < count; k += kThresholdThreads) {
+    unsigned at = slot + static_cast<unsigned>(k);
+    at = min(at, at - capacity);  // below the capacity, the difference wraps around
+    staged[k] = k < in_ring ? p.recent[at] : p.surprise[k - in_ring];
+  }
+}
+
+/// 8 threads per token. The y of the grid is sequences. \tparam kStaged whether spans fit into
+/// shared memory (is_staged), whose indices are of 32 bits
+template <bool kStaged, std::int64_t kMost>
 __global__ void __launch_bounds__(kThresholdThreads)
-    ThresholdKernel(const Batch<ThresholdParams> batch) {
+    ThresholdKernel(const Batch<ThresholdParams, kMost> batch) {
   const ThresholdParams& p = batch.of[blockIdx.y];
-  constexpr std::int64_t kTokens = kThresholdThreads / kThresholdLanes;
   const std::int64_t first = p.state->tokens;
   const int lane = static_cast<int>(threadIdx.x) % kThresholdLanes;
+  const auto span_of = [&](std::int64_t i) {
+    return p.window == ThresholdWindow::moving ? rules::moving_span(first, i, p.tau)
+                                               : rules::chunked_span(first, p.n, p.tau, p.n_init);
+  };
 
-  for (std::int64_t tile = blockIdx.x * kTokens; tile < p.n; tile += gridDim.x * kTokens) {
+  for (std::int64_t tile = blockIdx.x * kThresholdTokens; tile < p.n;
+       tile += gridDim.x * kThresholdTokens) {
     const std::int64_t i = tile + threadIdx.x / kThresholdLanes;
     const bool valid = i < p.n;
-    const rules::ThresholdSpan span = p.window == ThresholdWindow::moving
-                                          ? rules::moving_span(first, i, p.tau)
-                                          : rules::chunked_span(first, p.n, p.tau, p.n_init);
-    const std::int64_t from = span.from, to = valid ? span.to : from, count = to - from;
-    const SurpriseLine line(p, first, from + lane);
-    const double mean =
-        lane_sum(line, from, to, lane, [](float x) { return static_cast<double>(x); }) /
-        static_cast<double>(count);
-    const double squares = lane_sum(line, from, to, lane, [mean](float x) {
-      const double diff = rules::add(static_cast<double>(x), -mean);
-      return rules::multiply(diff, diff);
-    });
+    const rules::ThresholdSpan span = span_of(i);
+    const std::int64_t count = valid ? span.to - span.from : 0;
+    double mean = 0.0, squares = 0.0;
+    const auto add_all = [&](const auto& line, auto values) {
+      mean = lane_sum(line, values, lane, [](float x) { return static_cast<double>(x); }) /
+             static_cast<double>(count);
+      squares = lane_sum(line, values, lane, [mean](float x) {
+        const double diff = rules::add(static_cast<double>(x), -mean);
+        return rules::multiply(diff, diff);
+      });
+    };
+    if constexpr (kStaged) {
+      EPISODIC_DYNAMIC_SHARED(bytes);
+      auto* const staged = reinterpret_cast<float*>(bytes);
+      const std::int64_t from = span_of(tile).from;  // spans begin and end later, token by token
+      const std::int64_t last = tile + kThresholdTokens < p.n ? tile + kThresholdTokens : p.n;
+      stage_surprise(p, first, from, span_of(last - 1).to, staged);
+      __syncthreads();
+      add_all(StagedLine(staged + (span.from - from) + lane), static_cast<int>(count));
+      __syncthreads();  // the next tokens' values take their place
+    } else {
+      add_all(SurpriseLine(p, first, span.from + lane), count);
+    }
     if (!valid || lane != 0) continue;
     const float threshold =
         first + i > 0 ? rules::threshold_of(mean, squares, count, p.gamma) : INFINITY;
     const float s = p.surprise[i];
     p.threshold[i] = threshold;
     p.raw[i] = s > threshold ? 1 : 0;
+    if (p.maybe_kept) p.maybe_kept[i] = s;
     p.recent[(first + i) % p.recent_capacity] = s;
     if (isnan(s) && first + i > 0)
       atomicOr(&p.state->errors, static_cast<std::uint32_t>(kSurpriseIsNaN));

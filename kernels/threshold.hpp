@@ -30,6 +30,7 @@ struct ThresholdParams {
   std::int64_t recent_capacity = 0;  ///< >= tau + n: this step's values overwrite none in use
   float* threshold = nullptr;        ///< [n], written; +inf with fewer than 2 values before
   std::uint8_t* raw = nullptr;       ///< [n], written: 1 where surprise > threshold, else 0
+  float* maybe_kept = nullptr;       ///< [n], written: `surprise`, for whoever reads it later
 };
 
 /// Thresholds mu + gamma * sigma and raw boundary flags of one step. Sums are in float64 in the

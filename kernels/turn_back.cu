@@ -53,13 +53,14 @@ bool takes_packs(const TurnBackParams& p, std::int64_t pack) {
   return all_aligned(16, p.x, p.y, p.cos, p.sin);
 }
 
-template <class T, int kPack>
-cudaError_t launch_turn_back(const Batch<TurnBackArgs>& batch, cudaStream_t stream) {
+template <class T, int kPack, std::int64_t kMost>
+cudaError_t launch_turn_back(const Batch<TurnBackArgs, kMost>& batch, cudaStream_t stream) {
   const std::int64_t items = largest(batch, [](const TurnBackArgs& a) {
     return a.p.n * a.p.n_heads * (a.p.head_dim - a.p.rotary_dim / 2) / kPack;
   });
   const dim3 grid = blocks_for_layers((items + kTurnBackThreads - 1) / kTurnBackThreads, batch.n);
-  return launch(TurnBackKernel<T, kPack>, grid, kTurnBackThreads, 0, stream, batch);
+  return launch(TurnBackKernel<T, kPack, kRoomOf<decltype(batch)>>, grid, kTurnBackThreads, 0,
+                stream, batch);
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ cudaError_t turn_back_batch(const TurnBackParams* params, std::int64_t n_sequenc
           args.back = static_cast<float>(1.0 / (args.p.attention_factor * args.p.attention_factor));
           return args.p.n > 0;
         },
-        [&](const Batch<TurnBackArgs>& batch) {
+        [&](const auto& batch) {
           const bool single =
               any_of(batch, [](const TurnBackArgs& a) { return !takes_packs(a.p, kPackOf<T>); });
           return single ? launch_turn_back<T, 1>(batch, stream)

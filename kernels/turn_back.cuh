@@ -23,9 +23,9 @@ struct TurnBackArgs {
 
 /// One thread for a pack of channels and the pack that rotates with it. Rows of the grid are
 /// sequences.
-template <class T, int kPack>
+template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kTurnBackThreads)
-    TurnBackKernel(const Batch<TurnBackArgs> batch) {
+    TurnBackKernel(const Batch<TurnBackArgs, kMost> batch) {
   const TurnBackParams& p = batch.of[blockIdx.y].p;
   const float back = batch.of[blockIdx.y].back;
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_heads);

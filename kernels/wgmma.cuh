@@ -95,12 +95,19 @@ __device__ inline std::uint64_t moved_by(std::uint64_t matrix, int bytes) {
 
 /// Registers that were written are ready for products.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+/// Closes the group of the products begun since the last call.
+__device__ inline void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits until at most `kGroupsLeft` of this warpgroup's groups are on their way.
+template <int kGroupsLeft>
+__device__ inline void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
+}
 /// Waits for all products of this warpgroup.
 __device__ inline void end_products() {
-  asm volatile(
-      "wgmma.commit_group.sync.aligned;\n"
-      "wgmma.wait_group.sync.aligned 0;" ::
-          : "memory");
+  commit_products();
+  wait_products<0>();
 }
 /// The compiler moves no use of these registers over this point.
 template <int kCount>

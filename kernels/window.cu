@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "window.hpp"
 
+#include <numeric>
+
 #include "fields.hpp"
 #include "value_width.cuh"
 #include "window.cuh"
@@ -17,17 +19,17 @@ bool rotary_fits(std::int64_t rotary_dim, std::int64_t head_dim) {
 }
 
 /// \param items(args) that a sequence has, a thread each
-template <class Args, class Items>
-dim3 grid_of(const Batch<Args>& batch, const Items& items) {
+template <class Args, std::int64_t kMost, class Items>
+dim3 grid_of(const Batch<Args, kMost>& batch, const Items& items) {
   return blocks_for_layers((largest(batch, items) + kWindowThreads - 1) / kWindowThreads, batch.n);
 }
 
-template <class T, int kPack>
-cudaError_t launch_append(const Batch<AppendParams>& batch, cudaStream_t stream) {
+template <class T, int kPack, std::int64_t kMost>
+cudaError_t launch_append(const Batch<AppendParams, kMost>& batch, cudaStream_t stream) {
   const dim3 grid = grid_of(batch, [](const AppendParams& p) {
     return p.n * p.n_kv_heads * (p.head_dim - p.rotary_dim / 2 + p.value_dim) / kPack;
   });
-  return launch(AppendWindowKernel<T, kPack>, grid, kWindowThreads, 0, stream, batch);
+  return launch(AppendWindowKernel<T, kPack, kMost>, grid, kWindowThreads, 0, stream, batch);
 }
 
 /// Whether every access of a pack of `pack` elements is aligned.
@@ -130,6 +132,7 @@ FieldError check(const MeanQueryParams& p) {
   EPISODIC_FIELD_ALIGNED(p, mean, sizeof(float));
   EPISODIC_FIELD_ALIGNED(p, fixed_cos, sizeof(float));
   EPISODIC_FIELD_ALIGNED(p, fixed_sin, sizeof(float));
+  EPISODIC_FIELD_ALIGNED(p, maybe_arrived, 4);
   return {};
 }
 
@@ -160,30 +163,32 @@ FieldError check(const MeanQueryParams* params, std::int64_t n_sequences) {
       });
 }
 
-template <class T, int kPack>
-cudaError_t launch_sums(const Batch<MeanQueryArgs>& batch, cudaStream_t stream) {
+template <class T, int kPack, std::int64_t kMost>
+cudaError_t launch_sums(Batch<MeanQueryArgs, kMost> batch, cudaStream_t stream) {
   const MeanQueryParams& p = batch.of[0].p;
   const std::int64_t width = p.n_heads * p.head_dim;
   constexpr std::int64_t kTile = kWarpSize * kPack;
+  for (int i = 0; i < batch.n; ++i)
+    batch.of[i].group_tiles = batch.of[i].p.maybe_arrived ? std::lcm(kTile, p.head_dim) / kTile : 0;
   const std::int64_t splits = largest(batch, [](const MeanQueryArgs& a) { return a.splits.count; });
   const dim3 grid(static_cast<unsigned>((width + kTile - 1) / kTile * splits),
                   static_cast<unsigned>(batch.n));
-  return launch(SumQueriesKernel<T, kPack>, grid, kWindowThreads, 0, stream, batch);
+  return launch(SumQueriesKernel<T, kPack, kMost>, grid, kWindowThreads, 0, stream, batch);
 }
 
-template <class Row>
-cudaError_t launch_turn(const Batch<MeanQueryArgs>& batch, cudaStream_t stream) {
+template <class Row, std::int64_t kMost>
+cudaError_t launch_turn(const Batch<MeanQueryArgs, kMost>& batch, cudaStream_t stream) {
   const dim3 grid = grid_of(batch, [](const MeanQueryArgs& a) {
     return a.p.n_heads * (a.p.head_dim - a.p.rotary_dim / 2);
   });
-  return launch(TurnMeanKernel<Row>, grid, kWindowThreads, 0, stream, batch);
+  return launch(TurnMeanKernel<Row, kMost>, grid, kWindowThreads, 0, stream, batch);
 }
 
 template <class T>
 cudaError_t launch_means(const MeanQueryParams* params, std::int64_t n_sequences,
                          cudaStream_t stream) {
   // Few queries are their own rows, more are summed first.
-  const auto of = [&](bool few) {
+  const auto of = [&](bool few, bool arrive) {
     return [=](std::int64_t i, MeanQueryArgs& args) {
       const MeanQueryParams& p = params[i];
       args.p = p;
@@ -191,23 +196,27 @@ cudaError_t launch_means(const MeanQueryParams* params, std::int64_t n_sequences
       args.rows = few ? p.q : p.workspace;
       args.row_stride = few ? p.q_row_stride : p.n_heads * p.head_dim;
       args.n_rows = few ? p.n : args.splits.count;
-      return few == (p.n <= kMeanSplitRows);
+      return few == (p.n <= kMeanSplitRows) && (few || arrive == (p.maybe_arrived != nullptr));
     };
   };
   const cudaError_t error = launch_in_batches<MeanQueryArgs>(
-      n_sequences, of(true),
-      [&](const Batch<MeanQueryArgs>& batch) { return launch_turn<T>(batch, stream); });
+      n_sequences, of(true, false),
+      [&](const auto& batch) { return launch_turn<T>(batch, stream); });
   if (error != cudaSuccess) return error;
-  return launch_in_batches<MeanQueryArgs>(
-      n_sequences, of(false), [&](const Batch<MeanQueryArgs>& batch) {
-        const bool single = any_of(batch, [](const MeanQueryArgs& a) {
-          return !aligned(a.p.q, 16) || a.p.q_row_stride % kPackOf<T> != 0 ||
-                 a.p.n_heads * a.p.head_dim % kPackOf<T> != 0;
+  for (const bool arrive : {true, false}) {
+    const cudaError_t failed =
+        launch_in_batches<MeanQueryArgs>(n_sequences, of(false, arrive), [&](const auto& batch) {
+          const bool single = any_of(batch, [](const MeanQueryArgs& a) {
+            return !aligned(a.p.q, 16) || a.p.q_row_stride % kPackOf<T> != 0 ||
+                   a.p.n_heads * a.p.head_dim % kPackOf<T> != 0;
+          });
+          const cudaError_t of_sums =
+              single ? launch_sums<T, 1>(batch, stream) : launch_sums<T, kPackOf<T>>(batch, stream);
+          return of_sums != cudaSuccess || arrive ? of_sums : launch_turn<double>(batch, stream);
         });
-        const cudaError_t failed =
-            single ? launch_sums<T, 1>(batch, stream) : launch_sums<T, kPackOf<T>>(batch, stream);
-        return failed != cudaSuccess ? failed : launch_turn<double>(batch, stream);
-      });
+    if (failed != cudaSuccess) return failed;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -237,7 +246,7 @@ cudaError_t append_window_batch(const AppendParams* params, std::int64_t n_seque
           args = with_value_width(params[i]);
           return args.n > 0;
         },
-        [&](const Batch<AppendParams>& batch) {
+        [&](const auto& batch) {
           const bool single =
               any_of(batch, [](const AppendParams& p) { return !takes_packs(p, kPackOf<T>); });
           return single ? launch_append<T, 1>(batch, stream)
@@ -259,10 +268,11 @@ cudaError_t rotary_angles_batch(const RotaryAnglesParams* params, std::int64_t n
         args = params[i];
         return args.n > 0 && args.n_frequencies > 0;
       },
-      [&](const Batch<RotaryAnglesParams>& batch) {
+      [&](const auto& batch) {
         const dim3 grid =
             grid_of(batch, [](const RotaryAnglesParams& p) { return p.n * p.n_frequencies; });
-        return launch(RotaryAnglesKernel, grid, kWindowThreads, 0, stream, batch);
+        return launch(RotaryAnglesKernel<kRoomOf<decltype(batch)>>, grid, kWindowThreads, 0, stream,
+                      batch);
       });
 }
 

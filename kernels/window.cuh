@@ -8,6 +8,7 @@
 #include "batch.hpp"
 #include "device.cuh"
 #include "elements.cuh"
+#include "last_arrival.cuh"
 #include "ring_pages.cuh"
 #include "rotation.cuh"
 #include "value_width.cuh"
@@ -21,9 +22,9 @@ inline constexpr int kWindowThreads = 256;
 
 /// One thread for a pack of a key's channels and the pack that rotates with it, or for a pack of a
 /// value's.
-template <class T, int kPack>
+template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    AppendWindowKernel(const Batch<AppendParams> batch) {
+    AppendWindowKernel(const Batch<AppendParams, kMost> batch) {
   const AppendParams& p = batch.of[blockIdx.y];
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
   const auto half = static_cast<unsigned>(p.rotary_dim / 2);
@@ -86,8 +87,9 @@ __global__ void __launch_bounds__(kWindowThreads)
 
 /// The angle of position 64 a + b is that of 64 a rotated by that of b, as in the CPU's twin, so
 /// that both round the same numbers.
+template <std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    RotaryAnglesKernel(const Batch<RotaryAnglesParams> batch) {
+    RotaryAnglesKernel(const Batch<RotaryAnglesParams, kMost> batch) {
   const RotaryAnglesParams& p = batch.of[blockIdx.y];
   constexpr std::int64_t kAnchor = 64;
   const std::int64_t first = *p.first_position, count = p.n * p.n_frequencies;
@@ -131,13 +133,48 @@ struct MeanQueryArgs {
   const void* rows = nullptr;
   std::int64_t row_stride = 0, n_rows = 0;
   MeanSplits splits;
+  /// Tiles of SumQueriesKernel that hold whole heads together, of which the last block to be done
+  /// turns them; 0: another launch does.
+  std::int64_t group_tiles = 0;
 };
 
+/// mean = rotated(sum of the rows / n) of heads [first_head, end_head), by `threads` threads, each
+/// for a channel and the one that rotates with it.
+template <class Row>
+__device__ inline void turn_heads(const MeanQueryParams& p, const Row* rows,
+                                  std::int64_t row_stride, std::int64_t n_rows,
+                                  std::int64_t first_head, std::int64_t end_head,
+                                  std::int64_t thread, std::int64_t threads) {
+  const std::int64_t half = p.rotary_dim / 2, per_head = p.head_dim - half;
+  for (std::int64_t item = first_head * per_head + thread; item < end_head * per_head;
+       item += threads) {
+    const std::int64_t c = item % per_head, head = item / per_head * p.head_dim;
+    const bool rotates = c < half;
+    const std::int64_t first = head + (!rotates ? c + half : p.interleaved ? 2 * c : c);
+    const std::int64_t second = !rotates ? first : p.interleaved ? first + 1 : first + half;
+    double x = 0.0, y = 0.0;
+    for (std::int64_t i = 0; i < n_rows; ++i) {
+      x += wide(rows[i * row_stride + first]);
+      y += wide(rows[i * row_stride + second]);
+    }
+    x /= static_cast<double>(p.n);
+    y /= static_cast<double>(p.n);
+    if (!rotates) {
+      p.mean[first] = static_cast<float>(x);
+      continue;
+    }
+    const auto cos = static_cast<double>(p.fixed_cos[c]), sin = static_cast<double>(p.fixed_sin[c]);
+    p.mean[first] = static_cast<float>(x * cos - y * sin);
+    p.mean[second] = static_cast<float>(y * cos + x * sin);
+  }
+}
+
 /// partial[split, channel] = sum over the split's queries. A block takes 32 packs of channels; its
-/// warps take the rows in turn and are added in their order.
-template <class T, int kPack>
+/// warps take the rows in turn and are added in their order. Then the last block of a group of
+/// tiles makes the mean of the heads in them.
+template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads, 4)
-    SumQueriesKernel(const Batch<MeanQueryArgs> batch) {
+    SumQueriesKernel(const Batch<MeanQueryArgs, kMost> batch) {
   const MeanQueryArgs& a = batch.of[blockIdx.y];
   const T* const q = static_cast<const T*>(a.p.q);
   double* const partial = static_cast<double*>(a.p.workspace);
@@ -147,7 +184,8 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
   const unsigned lane = threadIdx.x % kWarpSize, row_lane = threadIdx.x / kWarpSize;
   constexpr std::int64_t kTile = kWarpSize * kPack;
   const std::int64_t tiles = (width + kTile - 1) / kTile;
-  const std::int64_t split = blockIdx.x / tiles, first_channel = blockIdx.x % tiles * kTile;
+  const std::int64_t split = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+  const std::int64_t first_channel = tile * kTile;
   if (split >= splits.count) return;  // of a longer sequence
   const std::int64_t channel = first_channel + lane * kPack;
   const std::int64_t begin = split * splits.rows;
@@ -173,39 +211,26 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
     for (int r = 0; r < kMeanRowLanes; ++r) total += sums[r][at];
     partial[split * width + first_channel + c] = total;
   }
+  if (a.group_tiles == 0) return;
+  const std::int64_t group = tile / a.group_tiles, first_tile = group * a.group_tiles;
+  const std::int64_t in_group =
+      tiles - first_tile < a.group_tiles ? tiles - first_tile : a.group_tiles;
+  if (!is_last_arrival(a.p.maybe_arrived + group, static_cast<unsigned>(in_group * splits.count)))
+    return;
+  const std::int64_t heads = a.group_tiles * kTile / a.p.head_dim, first_head = group * heads;
+  const std::int64_t end_head = first_head + heads;
+  turn_heads(a.p, static_cast<const double*>(a.p.workspace), width, splits.count, first_head,
+             end_head < a.p.n_heads ? end_head : a.p.n_heads, threadIdx.x, kWindowThreads);
 }
 
-/// mean = rotated(sum of the rows / n); one thread for a channel and the one that rotates with it.
-/// Rows are the queries themselves where they are few, else the splits' sums.
-template <class Row>
-__global__ void __launch_bounds__(kWindowThreads) TurnMeanKernel(const Batch<MeanQueryArgs> batch) {
+/// The mean of rows that are the queries themselves, where they are few, or the splits' sums.
+template <class Row, std::int64_t kMost>
+__global__ void __launch_bounds__(kWindowThreads)
+    TurnMeanKernel(const Batch<MeanQueryArgs, kMost> batch) {
   const MeanQueryArgs& a = batch.of[blockIdx.y];
-  const MeanQueryParams& p = a.p;
-  const Row* const rows = static_cast<const Row*>(a.rows);
-  const std::int64_t row_stride = a.row_stride, n_rows = a.n_rows;
-  const std::int64_t half = p.rotary_dim / 2, per_head = p.head_dim - half;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kWindowThreads;
-  for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x;
-       item < p.n_heads * per_head; item += stride) {
-    const std::int64_t c = item % per_head, head = item / per_head * p.head_dim;
-    const bool rotates = c < half;
-    const std::int64_t first = head + (!rotates ? c + half : p.interleaved ? 2 * c : c);
-    const std::int64_t second = !rotates ? first : p.interleaved ? first + 1 : first + half;
-    double x = 0.0, y = 0.0;
-    for (std::int64_t i = 0; i < n_rows; ++i) {
-      x += wide(rows[i * row_stride + first]);
-      y += wide(rows[i * row_stride + second]);
-    }
-    x /= static_cast<double>(p.n);
-    y /= static_cast<double>(p.n);
-    if (!rotates) {
-      p.mean[first] = static_cast<float>(x);
-      continue;
-    }
-    const auto cos = static_cast<double>(p.fixed_cos[c]), sin = static_cast<double>(p.fixed_sin[c]);
-    p.mean[first] = static_cast<float>(x * cos - y * sin);
-    p.mean[second] = static_cast<float>(y * cos + x * sin);
-  }
+  turn_heads(a.p, static_cast<const Row*>(a.rows), a.row_stride, a.n_rows, 0, a.p.n_heads,
+             static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x,
+             static_cast<std::int64_t>(gridDim.x) * kWindowThreads);
 }
 
 }  // namespace episodic::kernels

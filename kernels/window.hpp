@@ -111,14 +111,17 @@ struct MeanQueryParams {
 
   void* workspace = nullptr;  ///< mean_query_workspace_bytes(), aligned to 16; null if that is 0
   std::size_t workspace_bytes = 0;
+  /// [n_heads] 0 before the first call, and left so: blocks that are done. Calls that may run at
+  /// once need their own. Null: the mean of more than 32 queries takes a launch more.
+  std::uint32_t* maybe_arrived = nullptr;
 };
 
 /// Bytes of workspace for these sizes: never less for more queries. 0 for sizes that are refused.
 std::size_t mean_query_workspace_bytes(const MeanQueryParams& params);
 
 /// mean over the n queries of the query rotated by the fixed angle (EM 3.4). Rotation is linear:
-/// the queries are averaged first, in float64, and their mean is rotated. One launch for up to 32
-/// queries, two beyond; the same bits on every run.
+/// the queries are averaged first, in float64, and their mean is rotated. One launch, or two for
+/// more than 32 queries without maybe_arrived; the same bits on every run, and either way.
 ///
 /// Reads n H d elements, and writes and reads min(64, n / 32) H d float64: 4.2 + 1.0 MB for n =
 /// 512, H = 32, d = 128 in bfloat16. Neither allocates nor waits; may be captured. \return

@@ -4,6 +4,7 @@
 /// The header-only core: what an episodic memory is made of, with nothing to link and nothing but a
 /// C++20 compiler (CMake: `episodic::headers`; by hand: -I include).
 ///
+///   group       ranks that add up what each of them has
 ///   timeline    surprise, thresholds, segmenters, refinement, the table of events
 ///   attention   rotary embedding, one softmax over segments
 ///   recall      representatives, the exact index, similarity and contiguity buffers, reweighting
@@ -31,8 +32,11 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/parallel.hpp"
 #include "episodic/base/presets.hpp"
+#include "episodic/group/group.hpp"
+#include "episodic/group/thread_group.hpp"
 #include "episodic/memory/host_memory.hpp"
 #include "episodic/recall/buffers.hpp"
+#include "episodic/recall/group_best.hpp"
 #include "episodic/recall/index.hpp"
 #include "episodic/recall/recall_hook.hpp"
 #include "episodic/recall/representatives.hpp"

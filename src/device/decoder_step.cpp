@@ -432,6 +432,8 @@ void DecoderSteps::first_surprise(const Step& step) {
     p.vocab = p.row_stride = config.vocab_size;
     p.targets = step.a.ids + part.first;
     p.surprise = part.of->surprise;
+    p.maybe_parts = part.of->parts;
+    p.maybe_arrived = part.of->parts_arrived;
   }
   launch_batch(kernels::token_surprise_batch, of, stream.get(), "surprise");
 }

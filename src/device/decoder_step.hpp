@@ -69,11 +69,13 @@ struct DecoderSequence {
   // what attention reads: a memory and the layers that it leaves, or those alone
   std::optional<DeviceMemory> memory;
   CausalLayers causal;
-  std::vector<std::int64_t> memory_layer;  // its number in the memory, -1: a causal layer
-  float* last_logits = nullptr;            // [vocab], of its last row
-  float* surprise = nullptr;               // [chunk], of its last step
-  bool stepped = false;                    // last_logits follow the sequence's last token
-  KeysHook keys_hook;                      // may be empty
+  std::vector<std::int64_t> memory_layer;   // its number in the memory, -1: a causal layer
+  float* last_logits = nullptr;             // [vocab], of its last row
+  float* surprise = nullptr;                // [chunk], of its last step
+  kernels::OnlineSoftmax* parts = nullptr;  // [kSurpriseParts], of its first token's surprise
+  std::uint32_t* parts_arrived = nullptr;   // one, 0 between the launches
+  bool stepped = false;                     // last_logits follow the sequence's last token
+  KeysHook keys_hook;                       // may be empty
 };
 
 /// Graphs of steps of one token of each of some sequences, the same pointers in each.

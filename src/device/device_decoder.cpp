@@ -61,6 +61,8 @@ void carve_room(Carver& c, const ModelConfig& config, std::int64_t head_dim, DTy
   activations.carve(c, config, head_dim, dtype, chunk, 1);
   sequence.last_logits = c.take<float>(config.vocab_size);
   sequence.surprise = c.take<float>(chunk);
+  sequence.parts = c.take<kernels::OnlineSoftmax>(kernels::kSurpriseParts);
+  sequence.parts_arrived = c.take<std::uint32_t>(1);
 }
 
 std::int64_t activation_bytes(const ModelConfig& config, const DeviceWeights& weights, DType dtype,
@@ -101,7 +103,7 @@ struct DeviceDecoder::Impl : DecoderSequence {
   std::vector<std::int64_t> ids_since;
 
   bool use_graphs = true;
-  std::int64_t event_tokens = 0;  // of memories that it is given
+  DeviceMemoryOptions memory_options;  // of memories that it is given
   /// Over files, which may refuse a step at its end: the logits and the surprise before the open
   /// step, [vocab + chunk].
   DeviceBuffer before_step;
@@ -214,7 +216,9 @@ DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& option
       device::WeightChanges{options.fp8_weights, false, std::nullopt}));
   model.impl_->steps->path = opened.path;
   model.impl_->use_graphs = options.graphs;
-  model.impl_->event_tokens = options.event_tokens;
+  model.impl_->memory_options.event_tokens = options.event_tokens;
+  model.impl_->memory_options.representatives = options.representatives;
+  model.impl_->memory_options.codes_from = options.codes_from;
   DecoderSteps& steps = *model.impl_->steps;
   steps.weights.load(steps.config, planned, steps.stream.get());
   return model;
@@ -229,7 +233,7 @@ DeviceDecoder DeviceDecoder::share_weights() const {
   DeviceDecoder other;
   other.impl_ = std::make_unique<Impl>(impl_->steps);
   other.impl_->use_graphs = impl_->use_graphs;
-  other.impl_->event_tokens = impl_->event_tokens;
+  other.impl_->memory_options = impl_->memory_options;
   return other;
 }
 
@@ -285,6 +289,7 @@ void DeviceDecoder::Impl::take_room(std::int64_t new_chunk) {
   Carver carver(buffer.data());
   carve_room(carver, config(), steps->weights.heads().head_dim(), steps->dtype, new_chunk,
              activations, *this);
+  device::check(cudaMemsetAsync(parts_arrived, 0, sizeof(*parts_arrived), stream()), "clearing");
   staging = StagingRing((1 + new_chunk) * static_cast<std::int64_t>(sizeof(std::int64_t)));
   host_logits = PinnedBuffer(config().vocab_size * static_cast<std::int64_t>(sizeof(float)),
                              "a row of logits", "raise the limit of locked memory");
@@ -304,8 +309,9 @@ DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int6
           "DeviceDecoder::attach_memory: n_local = {} exceeds the sliding window of {} tokens that "
           "layer {} has; set n_local to at most that",
           config.n_local, window, l));
-  DeviceMemoryOptions options{m.steps->dtype, max_tokens};
-  options.event_tokens = m.event_tokens;
+  DeviceMemoryOptions options = m.memory_options;
+  options.dtype = m.steps->dtype;
+  options.max_tokens = max_tokens;
   DeviceMemory memory(config, m.steps->weights.heads().shape(memory_shape(c, config.n_local)),
                       options, m.stream(), std::move(given));
   CausalLayers causal(c, m.steps->weights.heads(), unserved_layers(c), m.steps->dtype, config.chunk,

@@ -99,7 +99,10 @@ void DeviceMemory::Impl::clear(std::span<const std::int64_t> kept_events) {
   zero(not_finite, 4);
   zero(recalled_events, sizeof(*recalled_events));
   zero(arrived, 4 * P);
+  zero(score_tokens, std::int64_t{sizeof(*score_tokens)} * P * rules::kScoreBins);
+  zero(score_centres, std::int64_t{sizeof(*score_centres)} * lanes.n_lanes);
   zero(attended, 4 * kernels::kAttentionCounters * shape.n_kv_heads);
+  zero(averaged, 4 * shape.n_heads);
   zero(flags, scopes * capacity);
   const auto none = [&](void* at, std::int64_t size) {  // -1 in each element
     device::check(cudaMemsetAsync(at, 0xff, static_cast<std::size_t>(size), stream), "clearing");

@@ -231,9 +231,12 @@ struct DeviceMemory::Impl {
   std::int32_t* n_rows = nullptr;      // [P]
   // set to 1 by kernels, told by `check`: rows left out, a table too small, keys without codes
   std::int32_t *overflow = nullptr, *full = nullptr, *not_finite = nullptr;
-  std::uint32_t* arrived = nullptr;   // [P], of recall
-  std::uint32_t* attended = nullptr;  // [kAttentionCounters * G], of attention
-  const void** ring_keys = nullptr;   // of all layers
+  std::uint32_t* arrived = nullptr;             // [P], of recall
+  unsigned long long* score_tokens = nullptr;   // [P, rules::kScoreBins], of recall
+  rules::ScoreCentre* score_centres = nullptr;  // [n_lanes], of recall
+  std::uint32_t* attended = nullptr;            // [kAttentionCounters * G], of attention
+  std::uint32_t* averaged = nullptr;            // [H], of the mean query
+  const void** ring_keys = nullptr;             // of all layers
   // where keys set the flags: the event that is growing, and its keys' moments by channel
   kernels::KeySegmenterState* key_segmenter = nullptr;  // one, or [scopes]
   double *key_mean = nullptr, *key_variance = nullptr;
@@ -543,8 +546,13 @@ struct DeviceMemory::Impl {
   /// Whether representatives have codes, which recall reads first: where a sequence may come to
   /// events enough, and recall is what reads them.
   bool keeps_codes() const {
-    return options.codes_from > 0 && recalling > 0 && !takes_top() && !keeps_each() &&
-           max_events >= options.codes_from;
+    return codes_from() > 0 && recalling > 0 && !takes_top() && !keeps_each() &&
+           max_events >= codes_from();
+  }
+  std::int64_t codes_from() const {
+    return options.codes_from != DeviceMemoryOptions::kCodesWherePaid
+               ? options.codes_from
+               : kernels::codes_pay_from(lane_width(), lanes.per_layer, options.representatives);
   }
   /// Whether the individual representatives are kept too, by which events are scored then.
   bool keeps_each() const { return config.score == RepresentativeScore::max; }

@@ -61,8 +61,9 @@ void DeviceMemory::Impl::check_settings() const {
   if (is_code(options.representatives))
     refuse(fmt::format("representatives = {}, must be float32, float16 or bfloat16",
                        name_of(options.representatives)));
-  if (options.codes_from < 0)
-    refuse(fmt::format("codes_from = {}, must be >= 0; 0 keeps no codes", options.codes_from));
+  if (options.codes_from < DeviceMemoryOptions::kCodesWherePaid)
+    refuse(fmt::format("codes_from = {}, must be >= 0, or -1 for where codes pay; 0 keeps no codes",
+                       options.codes_from));
   // Tokens of a step, a window and an event are counted in 32 bits on a device, and sums of a few.
   const auto at_most = [&](const char* name, std::int64_t value, std::int64_t most) {
     if (value > most)
@@ -225,7 +226,7 @@ kernels::RecallParams DeviceMemory::Impl::recall_params() const {
     p.n_repr = most_repr();
     p.n_heads = lanes.n_heads;
   }
-  p.codes_from = keeps_codes() ? options.codes_from : 0;
+  p.codes_from = keeps_codes() ? codes_from() : 0;
   p.n_local = config.n_local;
   p.n_mem = config.n_mem;
   p.chunk = config.chunk;
@@ -253,6 +254,7 @@ kernels::MeanQueryParams DeviceMemory::Impl::mean_query_params(const Layer& laye
   p.mean = mean_query;
   p.workspace = workspace;
   p.workspace_bytes = static_cast<std::size_t>(workspace_bytes);
+  p.maybe_arrived = averaged;
   return p;
 }
 
@@ -628,7 +630,10 @@ void DeviceMemory::Impl::carve(Carver& c, Carver& growing, std::int64_t events_r
   full = c.take<std::int32_t>(1);
   not_finite = c.take<std::int32_t>(1);
   arrived = c.take<std::uint32_t>(P);
+  score_tokens = c.take<unsigned long long>(P * rules::kScoreBins);
+  score_centres = c.take<rules::ScoreCentre>(n_lanes);
   attended = c.take<std::uint32_t>(kernels::kAttentionCounters * G);
+  averaged = c.take<std::uint32_t>(shape.n_heads);
   ring_keys = c.take<const void*>(shape.n_layers);
   if (segments_by_keys()) {
     key_segmenter = c.take<kernels::KeySegmenterState>(key_segmenters());

@@ -490,6 +490,8 @@ kernels::RecallParams DeviceMemory::Impl::recall_params(const Layer& layer,
   p.recalled = lists.recalled;
   p.sizes = lists.sizes;
   p.arrived = arrived;
+  p.histogram = score_tokens;
+  p.centre = score_centres + first_lane(layer);
   return p;
 }
 
@@ -1013,12 +1015,8 @@ void DeviceMemory::Impl::find_boundaries(std::span<const EndOfStep> steps) {
       step_masses.push_back(
           {m.layer_masses[m.step_lists()], m.recalling, m.lanes.per_layer, m.room, m.received});
     if (m.far && !later) counts.push_back(m.recall_counts_params());
-    // The step's surprise is kept for whoever asks.
-    device::check(
-        cudaMemcpyAsync(m.surprise, s.surprise, static_cast<std::size_t>(m.n) * sizeof(float),
-                        cudaMemcpyDeviceToDevice, stream),
-        "keeping the surprise");
     raw_flags.push_back(m.threshold_params(s.surprise));
+    raw_flags.back().maybe_kept = m.surprise;  // for whoever asks
     refinements.push_back(m.refine_params());
     refinements.back().n = m.n;
   }

@@ -382,7 +382,7 @@ void EpisodicMemory::commit() {
   Impl& m = impl();
   const detail::ThreadGuard::Inside guard(m.threads);
   require(Capability::commit);
-  m.commit();
+  as_one(m.group.get(), [&] { m.commit(); });
 }
 
 std::string EpisodicMemory::Impl::not_kept(const char* what) const {
@@ -448,6 +448,13 @@ void EpisodicMemory::Impl::commit() {
       return s.tokens >= time.tokens() || s.tokens > gone_back_to;
     });
     detail::thin_checkpoints(next.checkpoints, time.tokens(), keep.checkpoints, config.chunk);
+    // A rank that ends within a commit leaves the others a commit further: they can go back to it.
+    const MemoryManifest::State& before = last.state;
+    const bool kept_before = std::any_of(next.checkpoints.begin(), next.checkpoints.end(),
+                                         [&](const auto& s) { return s.file == before.file; });
+    if (shape.ranks > 1 && directory->has_manifest() && !kept_before &&
+        before.tokens < time.tokens() && before.tokens <= gone_back_to)
+      next.checkpoints.push_back(before);
   }
   for (const SegmentRef& s : images.store.segments)
     next.files.push_back({segment_name(s.id), s.bytes});
@@ -457,7 +464,7 @@ void EpisodicMemory::Impl::commit() {
     next.files.push_back({TokenLog::file_name(p.id), p.bytes});
   const bool shorter = gone_back_to < last.state.tokens;
   directory->commit(std::move(next), state.bytes(), time.tokens(), counted_events(),
-                    drop_caches || shorter);
+                    drop_caches || shorter, shape.ranks > 1);
   drop_checkpoints = drop_caches = false;
   gone_back_to = kNever;
   if (tiers.disk) tiers.disk->committed(images.store);

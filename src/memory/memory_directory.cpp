@@ -237,6 +237,10 @@ void lock_folder(const io::Directory& folder, const std::string& busy) {
 }  // namespace
 
 MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
+  if (const int ranks = holds_memory(dir) ? 0 : detail::ranks_in(dir); ranks > 0)
+    throw FileError(fmt::format(
+        "{}: is a memory of {} ranks, each with a folder in it; start as many (mpirun -n {})",
+        dir.string(), ranks, ranks));
   if (!holds_memory(dir))
     throw FileError(
         fmt::format("{}: holds no memory (there is no {}); make one with EpisodicMemory::create "
@@ -459,7 +463,8 @@ io::File MemoryDirectory::create_state(MemoryManifest& next) {
 }
 
 void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> state,
-                             std::int64_t tokens, std::int64_t events, bool without_caches) {
+                             std::int64_t tokens, std::int64_t events, bool without_caches,
+                             bool of_rank) {
   // What was removed behind our back is noticed now, not when the memory is opened again: files
   // that are open still take what is written.
   check_undisturbed();
@@ -476,7 +481,7 @@ void MemoryDirectory::commit(MemoryManifest next, std::span<const std::byte> sta
   try {
     ByteWriter head;
     head.put(kStateMagic);
-    head.put(kStateVersion);
+    head.put(of_rank ? kSharesOfRanks : kStateVersion);
     head.put(static_cast<std::uint64_t>(state.size()));
     head.put(next.state.checksum);
     file.write(head.bytes(), 0);
@@ -533,7 +538,7 @@ StateFile read_state(const fs::path& dir, const MemoryManifest::State& state,
   ByteReader r(all, path.string());
   if (r.get<std::uint32_t>() != kStateMagic) throw damaged("is no state file");
   const auto version = r.get<std::uint32_t>();
-  if (version < kStateVersionFloat || version > kStateVersion)
+  if (version < kStateVersionFloat || version > kSharesOfRanks)
     throw FileError(path.string() + ": written by another version of episodic; use that version");
   const auto bytes = r.get<std::uint64_t>(), sum = r.get<std::uint64_t>();
   // The generation, which seeds the checksum, is in the name.

@@ -42,10 +42,11 @@ class MemoryDirectory {
   /// Writes the state, then the manifest that names it: from then on that is what an open finds.
   /// \param next identity, config, checkpoints and files of the new manifest; the rest is filled in
   /// \param without_caches removes caches: they hold something of what is no longer there
+  /// \param of_rank whether the state names the rank whose it is (kSharesOfRanks)
   /// \throws FileError (also as check_undisturbed, and if one of the files is gone), DiskFullError:
   /// then what was committed before still is
   void commit(MemoryManifest next, std::span<const std::byte> state, std::int64_t tokens,
-              std::int64_t events, bool without_caches);
+              std::int64_t events, bool without_caches, bool of_rank);
 
  private:
   MemoryDirectory() = default;
@@ -74,6 +75,9 @@ struct StateFile {
 /// Reads and verifies one. \param config of its memory \throws FileError
 StateFile read_state(const std::filesystem::path& dir, const MemoryManifest::State& state,
                      const MemoryConfig& config, io::Syscalls& calls);
+
+/// How many ranks keep their parts of a memory in a folder; 0: none do.
+int ranks_in(const std::filesystem::path& dir);
 
 /// Leaves at most `most` of the states, the newer the denser, and none but the first that is less
 /// than `apart` tokens behind the one before it.

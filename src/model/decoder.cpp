@@ -66,15 +66,19 @@ struct Decoder::Impl {
   }
 
   /// Adds a block's last product to the residual stream, through the norm behind it, if it has one.
+  /// In a group a rank multiplies by its columns, and the products of all ranks are added up.
   void add_to_stream(const Linear& w, const float* x, const DecoderNorm& norm, std::int64_t first,
                      std::int64_t n, Cut cut) {
     float* hidden = step.hidden.from(first);
     const auto multiplier = static_cast<float>(config().residual_multiplier);
-    const bool directly = norm.empty() && multiplier == 1.0f;
-    float* to = directly ? hidden : step.normed.from(first);
+    Group* const group = weights->group.get();
+    const bool directly = !group && norm.empty() && multiplier == 1.0f;
+    // a parallel block still reads what is in `normed`
+    float* to = directly ? hidden : group ? step.partial.from(first) : step.normed.from(first);
     const Product product{&w, x, to, directly};
     step.multiply(first, n, {&product, 1}, cut);
     if (directly) return;
+    if (group) group->sum({to, static_cast<std::size_t>(n * config().hidden_size)});
     if (!norm.empty()) norm_rows(config(), norm, to, n, to);
     add_scaled(multiplier, to, hidden, n * config().hidden_size);
   }
@@ -141,8 +145,9 @@ struct Decoder::Impl {
     const ModelConfig& c = config();
     const std::int64_t layer_size =
         c.hidden_size * (3 * c.intermediate_size + 2 * (c.n_heads + c.n_kv_heads) * c.head_dim);
-    // a mixture wants all rows: an expert is read once for those that chose it
-    if (n <= kRows || layer_size > kSmallLayer || c.has_mixture()) return f(0, n, Cut::blocks);
+    // a mixture wants all rows: an expert is read once for those that chose it; a group sums them
+    if (n <= kRows || layer_size > kSmallLayer || c.has_mixture() || weights->group)
+      return f(0, n, Cut::blocks);
     parallel_for((n + kRows - 1) / kRows, [&](std::int64_t block) {
       f(block * kRows, std::min(kRows, n - block * kRows), Cut::whole);
     });
@@ -457,15 +462,19 @@ const std::vector<AppliedLora>& Decoder::adapters() const { return impl_->adapte
 
 const ModelConfig& Decoder::config() const { return impl_->config(); }
 
+const std::shared_ptr<Group>& Decoder::group() const { return impl_->weights->group; }
+
 void Decoder::explain_not_finite() const { impl_->require_finite_weights(); }
 
 LogitsView Decoder::forward(std::span<const std::int64_t> ids, LogitRows rows, StepKind kind) {
   Impl& m = *impl_;
   const Impl::SequencePart part{&m, ids, kind};
   const LogitsView logits = m.traced([&] {
-    return Impl::begun(part, [&] {
-      m.run_body({&part, 1});
-      return m.finish(m, 0, ids, rows);
+    return on_all_ranks(group().get(), m.state.get(), ids, kind, [&] {
+      return Impl::begun(part, [&] {
+        m.run_body({&part, 1});
+        return m.finish(m, 0, ids, rows);
+      });
     });
   });
   m.last_logits = logits.row(logits.rows - 1);
@@ -480,8 +489,11 @@ LogitsView Decoder::forward_surprise(std::span<const std::int64_t> ids, std::spa
         "Decoder::forward_surprise: room for {} surprises, {} tokens have one less than tokens",
         following.size(), ids.size()));
   const Impl::SequencePart part{&m, ids, kind};
-  const LogitsView logits = m.traced(
-      [&] { return Impl::begun(part, [&] { return m.run_with_surprise(part, following); }); });
+  const LogitsView logits = m.traced([&] {
+    return on_all_ranks(group().get(), m.state.get(), ids, kind, [&] {
+      return Impl::begun(part, [&] { return m.run_with_surprise(part, following); });
+    });
+  });
   m.last_logits = logits.row(0);
   return logits;
 }
@@ -509,6 +521,7 @@ std::vector<std::exception_ptr> Decoder::try_step_batch(std::span<const Sequence
         throw DataError(fmt::format(
             "Decoder::step_batch: sequences {} and {} of the batch are the same", j, i));
   }
+  if (!batch.empty() && batch[0].sequence->group()) return try_in_turn(batch);
   for (const std::size_t i : by_length(batch)) {
     const Impl::SequencePart part{batch[i].sequence->impl_.get(), batch[i].ids, batch[i].kind};
     try {

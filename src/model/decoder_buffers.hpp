@@ -62,6 +62,7 @@ class RowBuffer {
 /// lie together.
 struct StepBuffers {
   RowBuffer hidden, normed;    // [n, hidden]
+  RowBuffer partial;           // the same, of a group: what a rank has of a sum
   RowBuffer q, k, v;           // [n, heads * d]
   RowBuffer gate, up;          // [n, intermediate]
   RowBuffer low;               // [n, the largest rank of an adapter]
@@ -86,6 +87,7 @@ struct StepBuffers {
   std::int64_t fit(const ModelConfig& c, std::span<const std::int64_t> lengths, std::int64_t rank) {
     const std::int64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
     hidden.fit(rows, c.hidden_size);
+    if (c.ranks > 1) partial.fit(rows, c.hidden_size);
     normed.fit(rows, c.hidden_size);
     std::int64_t queries = 0, keys = 0;  // of the layer that has the widest rows
     std::int64_t inner = 0;              // of dense layers: a mixture has buffers of its own

@@ -65,6 +65,41 @@ inline void require_attention(std::span<const std::shared_ptr<AttentionSlot>> sl
         "there that does (SequenceState::recurrent), or call use_full_attention");
 }
 
+/// \throws DataError on all ranks where one was given another step than the first
+inline void require_same_step(Group& group, const SequenceState* state,
+                              std::span<const std::int64_t> ids, StepKind kind) {
+  std::vector<std::int64_t> given{static_cast<std::int64_t>(kind), state ? state->tokens() : 0};
+  given.insert(given.end(), ids.begin(), ids.end());
+  if (group.of_first(given) != given)
+    throw DataError(
+        fmt::format("Decoder: rank {} of {} was given another step than rank 0; feed all ranks the "
+                    "same tokens in the same steps",
+                    group.rank(), group.size()));
+}
+
+/// Makes a step on all ranks of a group or on none. \param group null: one process
+template <class F>
+auto on_all_ranks(Group* group, const SequenceState* state, std::span<const std::int64_t> ids,
+                  StepKind kind, F&& step_of) {
+  return as_one(group, [&] {
+    if (group) require_same_step(*group, state, ids, kind);
+    return step_of();
+  });
+}
+
+/// One step after another, as a group makes them.
+inline std::vector<std::exception_ptr> try_in_turn(std::span<const Decoder::SequenceStep> batch) {
+  std::vector<std::exception_ptr> errors(batch.size());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    try {
+      batch[i].sequence->step(batch[i].ids, batch[i].kind);
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  }
+  return errors;
+}
+
 inline bool is_data_error(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);

@@ -216,6 +216,7 @@ std::shared_ptr<const DecoderWeights> load_decoder_weights(const OpenModel& mode
   auto w = std::make_shared<DecoderWeights>();
   w->config = model.config;
   w->source = model.tensors;
+  w->group = model.group;
   Loader load(model, *w);
   w->embedding = load.linear(Role::embedding, -1);
   const bool has_inputs = model.config.per_layer_width > 0;

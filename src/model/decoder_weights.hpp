@@ -50,6 +50,7 @@ struct DecoderWeights {
   std::vector<DecoderLayer> layers;
   DecoderNorm final_norm;
   Linear head;
+  std::shared_ptr<Group> group;  ///< whose ranks have the other heads and channels; null: none
 
   // what the above points into
   std::shared_ptr<const TensorSource> source;

@@ -8,6 +8,7 @@
 namespace episodic {
 
 std::string host_only_part(const ModelConfig& config) {
+  if (config.ranks > 1) return "heads that are divided among ranks";
   if (config.per_layer_width > 0) return "inputs of its layers beside the residual stream";
   for (const LayerSpec& layer : config.layers) {
     if (layer.mixture.groups > 0) return "mixtures of experts in groups";

@@ -15,6 +15,8 @@ MemoryShape memory_shape(const ModelConfig& c, std::int64_t n_local) {
   shape.n_heads = first.n_heads;
   shape.n_kv_heads = first.n_kv_heads;
   shape.head_dim = first.head_dim;
+  shape.ranks = c.ranks;
+  shape.rank = c.rank;
   bool alike = true;
   for (const std::int64_t l : served) {
     const LayerSpec& layer = c.layers[static_cast<std::size_t>(l)];

@@ -11,6 +11,7 @@
 #include "episodic/model/gguf.hpp"
 #include "episodic/model/quantize.hpp"
 #include "episodic/model/safetensors.hpp"
+#include "episodic/model/tensor_parallel.hpp"
 #include "lora_scale.hpp"
 #include "other_formats.hpp"
 #include "reconcile.hpp"
@@ -127,6 +128,7 @@ OpenModel open_model(const fs::path& path, const ModelOptions& options) {
     quantize_weights(model, *options.quantize);
     model.quantized = options.quantize;
   }
+  take_share(model, options.group);
   return model;
 }
 
@@ -134,6 +136,7 @@ MemoryIdentity identity_of(const fs::path& path, const ModelOptions& options) {
   ModelOptions unchanged = options;
   unchanged.merge_lora = false;
   unchanged.quantize.reset();
+  unchanged.group = nullptr;  // the model is the same on every rank
   unchanged.log = {};
   OpenModel model = open_model(path, unchanged);
   model.quantized = options.quantize;

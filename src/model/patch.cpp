@@ -7,6 +7,7 @@
 
 #include "causal_attention.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/model/episodic_attention.hpp"
 #include "episodic/model/memory_settings.hpp"
 
@@ -101,7 +102,9 @@ void check_window(const ModelConfig& c, const MemoryConfig& config, const LogCal
 }
 
 void check_memory(const ModelConfig& c, const EpisodicMemory& memory) {
-  const MemoryShape wanted = memory_shape(c, memory.config().n_local);
+  MemoryShape wanted = memory_shape(c, memory.config().n_local);
+  if (wanted.ranks == memory.shape().ranks)  // it has a rank's settings already
+    wanted.recall_together = memory.shape().recall_together;
   if (const std::string what = difference(memory.shape(), wanted); !what.empty())
     throw ConfigError("patch: the memory was made for another model: " + what +
                       "; open it with the model it was made with");
@@ -112,9 +115,10 @@ void check_memory(const ModelConfig& c, const EpisodicMemory& memory) {
 std::shared_ptr<EpisodicMemory> patch(Decoder& model, const MemoryConfig& config,
                                       std::vector<std::int64_t> given, const LogCallback& log) {
   check_window(model.config(), config, {});
-  const MemoryShape shape = memory_shape(model.config(), config.n_local);
-  require_host_room(config, shape);
-  auto memory = std::make_shared<EpisodicMemory>(config, shape, std::move(given));
+  MemoryShape shape = memory_shape(model.config(), config.n_local);
+  const MemoryConfig mine = share_of(config, shape);
+  require_host_room(mine, shape);
+  auto memory = std::make_shared<EpisodicMemory>(mine, shape, std::move(given));
   patch(model, memory, log);
   return memory;
 }
@@ -129,6 +133,7 @@ void patch(Decoder& model, std::shared_ptr<EpisodicMemory> memory, const LogCall
   const ModelConfig& c = model.config();
   check_window(c, memory->config(), log);
   check_memory(c, *memory);
+  memory->join(model.group());
   const std::vector<std::int64_t> served = c.memory_layers();
   std::shared_ptr<CausalState> sliding;
   if (static_cast<std::int64_t>(served.size()) < c.n_layers)

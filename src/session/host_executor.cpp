@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/memory/sizes.hpp"
 #include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/model/patch.hpp"
@@ -67,7 +68,8 @@ class HostSequence final : public SequenceExecution {
   void attach(const MemoryConfig& config, std::int64_t /*max_tokens*/,
               std::vector<std::int64_t> given) override {
     attach_full();  // what was there goes first: its room may be needed
-    require_host_room(config, memory_shape(decoder_.config(), config.n_local));
+    MemoryShape shape = memory_shape(decoder_.config(), config.n_local);
+    require_host_room(share_of(config, shape), shape);
     memory_ = patch(decoder_, config, std::move(given));
     show_keys();
   }

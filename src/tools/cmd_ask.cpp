@@ -11,6 +11,8 @@
 #include "episodic/base/error.hpp"
 #include "episodic/session/passages.hpp"
 #include "kept.hpp"
+#include "parallel_flags.hpp"
+#include "ranks.hpp"
 #include "reader_flags.hpp"
 #include "recalled.hpp"
 
@@ -25,6 +27,7 @@ struct AskFlags {
   std::string prompt;
   ChatFlags chat;
   EncoderFlags encoder;
+  ParallelFlags parallel;
   GenerationFlags generation;
   GrammarFlags grammar;
   bool keep = false, recall = false, passages_only = false;
@@ -34,7 +37,7 @@ struct AskFlags {
   /// What is read again. In the chat format it is the default: models answer much more so
   /// (docs/finding.md). Where it cannot be done, nobody asked for it.
   PassageOptions passages(const MemoryConfig& memory) const {
-    const bool can = !keep && memory.scope == EventScope::sequence;
+    const bool can = !keep && memory.scope == EventScope::sequence && !model.group;
     const std::int64_t otherwise = chat.chat && can ? PassageOptions().count : 0;
     return {.count = reread.value_or(otherwise), .tokens = passage_tokens, .rerank = rerank};
   }
@@ -94,7 +97,16 @@ void check_finished(const AskFlags& flags, const EpisodicMemory& memory) {
     fmt::print(stderr, "episodic: note: {}\n", unfinished);
 }
 
-void run(const AskFlags& flags) {
+void run(AskFlags flags) {
+  flags.parallel.join(flags.common, flags.model, &flags.json);
+  Group* const group = flags.model.group.get();
+  refuse_with_ranks(flags.model, flags.reread.value_or(0) > 0, "--reread",
+                    "which looks for passages in the memory of one process");
+  refuse_with_ranks(flags.model, !flags.encoder.dir.empty(), "--encoder",
+                    "which ranks events for the memory of one process");
+  refuse_with_ranks(flags.model, flags.recall, "--recall",
+                    "which shows the attention of all heads");
+  if (group) flags.dir = folder_of_rank(flags.dir, group->rank(), group->size());
   flags.common.apply();
   flags.chat.check();
   if (flags.prompt.empty()) throw DataError("--prompt: is empty; ask something");
@@ -130,7 +142,13 @@ void run(const AskFlags& flags) {
     reply.emplace(format, options.grammar != nullptr);
     options.shown_tokens = format.shown_tokens(tokenizer);
   }
-  const AskPrompt prompt = ask_prompt(flags, tokenizer, passages, !alone, reply);
+  AskPrompt prompt;
+  if (is_first(group)) prompt = ask_prompt(flags, tokenizer, passages, !alone, reply);
+  if (group) {
+    prompt.text = group->of_first(std::move(prompt.text));
+    prompt.question = group->of_first(std::move(prompt.question));
+  }
+  if (!is_first(group)) reply.reset();  // which is for who sees the answer
   const auto prompt_tokens = static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());
   if (alone)
     engine->attach_full_attention(prompt_tokens + options.max_new);
@@ -233,6 +251,7 @@ void add_ask(Command& app) {
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->grammar.add_to(sub);
+  flags->parallel.add_to(sub);
   const Option reread =
       sub.option("--reread", flags->reread,
                  "Passages of the memory that are found for the question and read again before it")

@@ -7,6 +7,8 @@
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "kept.hpp"
+#include "parallel_flags.hpp"
+#include "ranks.hpp"
 #include "reader_flags.hpp"
 
 namespace episodic::tools {
@@ -25,6 +27,7 @@ struct GenerateFlags {
   EntryFlags entries;
   ReaderFlags reader;
   EncoderFlags encoder;
+  ParallelFlags parallel;
   bool no_special = false;
 };
 
@@ -51,7 +54,24 @@ ChatPrompt prompt_ids(const GenerateFlags& flags, const Engine& engine,
   return prompt;
 }
 
-void run(const GenerateFlags& flags) {
+/// The same on all ranks: the first one reads.
+ChatPrompt prompt_of_first(const GenerateFlags& flags, const Engine& engine,
+                           std::optional<ChatAnswer>& reply) {
+  Group* const group = flags.model.group.get();
+  ChatPrompt prompt;
+  if (is_first(group)) prompt = prompt_ids(flags, engine, reply);
+  if (!group) return prompt;
+  prompt.text = group->of_first(std::move(prompt.text));
+  prompt.question = group->of_first(std::move(prompt.question));
+  return prompt;
+}
+
+void run(GenerateFlags flags) {
+  flags.parallel.join(flags.common, flags.model, &flags.json);
+  refuse_with_ranks(flags.model, !flags.reader.dir.empty(), "--reader-heads",
+                    "which weights by heads that are on other ranks");
+  refuse_with_ranks(flags.model, !flags.encoder.dir.empty(), "--encoder",
+                    "which ranks events for the memory of one process");
   flags.common.apply();
   flags.chat.check();
   if (flags.chat.chat && !flags.ids_file.empty())
@@ -73,7 +93,8 @@ void run(const GenerateFlags& flags) {
     reply.emplace(format, grammar.has_value());
     options.shown_tokens = format.shown_tokens(engine->tokenizer());
   }
-  const auto [prompt, question] = prompt_ids(flags, *engine, reply);
+  const auto [prompt, question] = prompt_of_first(flags, *engine, reply);
+  if (!is_first(flags.model.group.get())) reply.reset();  // which is for who sees the answer
   attach(*engine, flags.common, flags.model, config,
          static_cast<std::int64_t>(prompt.size() + question.size()) + options.max_new,
          flags.entries.starts(*engine, config, prompt));
@@ -137,7 +158,8 @@ void add_generate(Command& app) {
       "  episodic generate --model M --prompt-file book.txt \\\n"
       "    --question $'\\n\\n\\nWhat is the pass key?\\n\\nThe pass key is' --max-new 12\n"
       "  episodic generate --model M --chat --prompt 'Who wrote Emma?'\n"
-      "  episodic generate --model M --ids prompt.json --memory '{\"n_mem\": 512}' --json -");
+      "  episodic generate --model M --ids prompt.json --memory '{\"n_mem\": 512}' --json -\n"
+      "  mpirun -n 2 episodic generate --parallel tensor --model M --prompt-file book.txt");
   flags->model.add_to(sub);
   Command source = sub.group("prompt");
   source.option("--prompt", flags->prompt, "The prompt");
@@ -153,6 +175,7 @@ void add_generate(Command& app) {
   flags->chat.add_to(sub);
   flags->generation.add_to(sub, GenerationFlags::Otherwise::greedy);
   flags->grammar.add_to(sub);
+  flags->parallel.add_to(sub);
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

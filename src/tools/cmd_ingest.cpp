@@ -11,6 +11,8 @@
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
 #include "kept.hpp"
+#include "parallel_flags.hpp"
+#include "ranks.hpp"
 #include "reader_flags.hpp"
 
 namespace episodic::tools {
@@ -25,6 +27,7 @@ struct IngestFlags {
   int checkpoints = 4;
   EntryFlags entries;
   EncoderFlags encoder;
+  ParallelFlags parallel;
   bool resume = false, append = false, json = false;
 };
 
@@ -56,7 +59,9 @@ void check_same_text(const EpisodicMemory& memory, std::span<const std::int64_t>
 
 /// The memory that is in the folder; null if there is none.
 std::shared_ptr<EpisodicMemory> opened(const IngestFlags& flags) {
-  if (!holds_memory(flags.dir)) return nullptr;
+  if (!same_on_ranks(flags.model.group.get(), holds_memory(flags.dir),
+                     flags.dir.string() + ": holds a memory"))
+    return nullptr;
   if (!flags.resume && !flags.append)
     throw ConfigError(fmt::format(
         "{}: holds a memory already; --resume goes on with the text it was made from, --append "
@@ -72,20 +77,23 @@ void check_encoder(const IngestFlags& flags, const MemoryConfig& config) {
         "one of the two out");
 }
 
-void run(const IngestFlags& flags) {
+void run(IngestFlags flags) {
+  flags.parallel.join(flags.common, flags.model);
+  refuse_with_ranks(flags.model, !flags.encoder.dir.empty(), "--encoder",
+                    "which reads the text of one process's memory");
+  Group* const group = flags.model.group.get();
+  if (group) flags.dir = folder_of_rank(flags.dir, group->rank(), group->size());
   flags.common.apply();
   const std::unique_ptr<Engine> engine = load_engine(flags.common, flags.model);
   const std::shared_ptr<WindowVectors> vectors = flags.encoder.vectors();
   std::shared_ptr<EpisodicMemory> memory = opened(flags);
   if (memory) check_encoder(flags, memory->config());
   const bool first = !memory || memory->tokens() == 0;
-  std::vector<std::int64_t> all;
-  if (flags.text.text.empty())
-    all = read_ids(flags.ids_file);
-  else if (first || !flags.append)
-    all = engine->tokenizer().encode(flags.text.read());
-  else
-    all = encode_continuation(engine->tokenizer(), flags.text.read());
+  const std::vector<std::int64_t> all = from_first(group, [&] {
+    if (flags.text.text.empty()) return read_ids(flags.ids_file);
+    if (first || !flags.append) return engine->tokenizer().encode(flags.text.read());
+    return encode_continuation(engine->tokenizer(), flags.text.read());
+  });
   std::span<const std::int64_t> ids(all);
   if (!memory) {
     const MemoryConfig config = flags.entries.apply(flags.model.new_memory_config());
@@ -127,11 +135,12 @@ void run(const IngestFlags& flags) {
     Session& session = engine->session();
     ReadingNote{text_name(flags), end}.leave(flags.dir);
     ProgressBar bar("reading", flags.common.quiet);
-    read_and_commit(session, ids, flags.pace, bar.callback(), [&] {
+    const auto commit = [&] {
       engine->commit();
       encode({});
       report();
-    });
+    };
+    read_and_commit(session, ids, flags.pace, bar.callback(), commit, group);
   }
   ReadingNote::remove(flags.dir);
   if (!flags.json)
@@ -167,6 +176,7 @@ void add_ingest(Command& app) {
   sub.option("--memory-dir", flags->dir, "Folder of the memory; made if it is not there")
       .required();
   flags->entries.add_to(sub);
+  flags->parallel.add_to(sub);
   flags->encoder.add_to(sub, "Passages can later be found at once");
   const Option resume = sub.flag("--resume", flags->resume,
                                  "Go on with the same text after the last commit, if there is one");

@@ -172,6 +172,7 @@ ModelOptions ModelFlags::options() const {
   for (const std::string& text : lora) options.lora.push_back(parse_lora(text));
   options.merge_lora = merge_lora;
   if (!quantize.empty()) options.quantize = quantized_type(quantize);
+  options.group = group;
   return options;
 }
 

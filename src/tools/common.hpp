@@ -95,6 +95,8 @@ struct ModelFlags {
   std::vector<std::string> lora;  ///< DIR or DIR:SCALE
   bool merge_lora = false;
   std::string quantize;  ///< empty: weights as they are stored
+  /// The ranks that the model is divided among (ParallelFlags); null: one process.
+  std::shared_ptr<Group> group = {};
   bool full_attention = false;
 
   /// \param model_required whether the command line refuses one without --model

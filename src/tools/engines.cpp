@@ -13,6 +13,7 @@
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/session/stop.hpp"
 #include "episodic/text/sentences.hpp"
+#include "ranks.hpp"
 
 namespace episodic::tools {
 
@@ -67,6 +68,7 @@ std::unique_ptr<Engine> load_engine(const CommonFlags& common, const ModelFlags&
 void attach(Engine& engine, const CommonFlags& common, const ModelFlags& flags,
             const MemoryConfig& config, std::int64_t max_tokens, std::vector<std::int64_t> given) {
   if (flags.full_attention) return engine.attach_full_attention(max_tokens);
+  require_same_on_ranks(flags.group.get(), to_json(config), "the memory's settings");
   warn_of_window(common, config, engine.config());
   naming_origin(flags.settings_origin(),
                 [&] { engine.attach(config, max_tokens, std::move(given)); });
@@ -101,6 +103,7 @@ std::shared_ptr<EpisodicMemory> create_kept(const CommonFlags& common, const Mod
                                             const ModelConfig& model, const MemoryConfig& config,
                                             const KeptFolder& folder, std::int64_t max_tokens,
                                             std::vector<std::int64_t> given) {
+  require_same_on_ranks(flags.group.get(), to_json(config), "the memory's settings");
   warn_of_window(common, config, model);
   plan_for_device(common, flags, config, std::max<std::int64_t>(1, max_tokens));
   return naming_origin(flags.settings_origin(), [&] {

@@ -33,7 +33,8 @@ EpisodicMemory open_kept(const std::filesystem::path& dir, OpenMode mode) {
 }
 
 void read_and_commit(Session& session, std::span<const std::int64_t> ids, CommitPace pace,
-                     const ProgressCallback& progress, const std::function<void()>& commit) {
+                     const ProgressCallback& progress, const std::function<void()>& commit,
+                     Group* group) {
   using Clock = std::chrono::steady_clock;
   // Whole steps between commits: the steps are then the same wherever a reading was cut off.
   const std::int64_t chunk = session.model().chunk();
@@ -47,8 +48,9 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, Commit
     done += n;
     if (progress) progress(done, total);
     const double seconds = std::chrono::duration<double>(Clock::now() - last).count();
-    if (done - committed < piece && done < total && !(pace.seconds > 0 && seconds >= pace.seconds))
-      continue;
+    bool late = pace.seconds > 0 && seconds >= pace.seconds;
+    if (group && pace.seconds > 0) group->broadcast(std::as_writable_bytes(std::span(&late, 1)));
+    if (done - committed < piece && done < total && !late) continue;
     commit();
     committed = done;
     last = Clock::now();

@@ -26,9 +26,11 @@ struct CommitPace {
   double seconds = 60;  ///< 0: by tokens alone
 };
 
-/// Reads ids, calling `commit` at this pace and at the end.
+/// Reads ids, calling `commit` at this pace and at the end. \param group whose first rank has the
+/// clock; null: one process
 void read_and_commit(Session& session, std::span<const std::int64_t> ids, CommitPace pace,
-                     const ProgressCallback& progress, const std::function<void()>& commit);
+                     const ProgressCallback& progress, const std::function<void()>& commit,
+                     Group* group = nullptr);
 
 /// The note that `ingest` leaves beside a memory while it reads, and that stays where it is cut off
 /// (reading.json): what it reads, and how many tokens there will be at the end.

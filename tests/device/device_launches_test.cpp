@@ -66,7 +66,9 @@ namespace {
 std::vector<std::int64_t> launches(const TempDir& dir, const MemoryConfig* memory,
                                    std::size_t before, const std::vector<std::size_t>& numbers,
                                    std::int64_t max_tokens) {
-  DeviceDecoder model = DeviceDecoder::load(dir.path(), {std::nullopt, 0, false});
+  DeviceDecoder::Options options{std::nullopt, 0, false};
+  options.codes_from = 4096;
+  DeviceDecoder model = DeviceDecoder::load(dir.path(), options);
   if (memory)
     model.attach_memory(*memory, max_tokens);
   else

@@ -148,7 +148,19 @@ TEST_CASE("codes of representatives are counted, and kept for many events alone"
   MemoryConfig top = config;  // reads the vectors alone
   top.reweight = Reweighting::narrow;
   REQUIRE(bytes(kMany, 4096, top) == bytes(kMany, 0, top));
-  REQUIRE_THROWS_AS(bytes(kMany, -1, config), ConfigError);
+  REQUIRE_THROWS_AS(bytes(kMany, -2, config), ConfigError);
+  // By default they are kept from where they pay (docs/search.md).
+  REQUIRE(kernels::codes_pay_from(4096, 1, DType::float32) == 2761);
+  REQUIRE(kernels::codes_pay_from(4096, 1, DType::bfloat16) == 8465);
+  REQUIRE(kernels::codes_pay_from(512, 8, DType::bfloat16) > 8465);  // lanes have a reach each
+  REQUIRE(kernels::codes_pay_from(8, 1, DType::bfloat16) == 0);      // codes would be longer
+  const std::int64_t paid = kernels::codes_pay_from(width, 1, DType::float32);
+  const std::int64_t enough_tokens = config.n_init + paid * config.min_block;
+  REQUIRE(DeviceMemoryOptions().codes_from == DeviceMemoryOptions::kCodesWherePaid);
+  REQUIRE(bytes(enough_tokens, DeviceMemoryOptions::kCodesWherePaid, config) ==
+          bytes(enough_tokens, paid, config));
+  REQUIRE(bytes(enough_tokens, paid, config) > bytes(enough_tokens, 0, config));
+  REQUIRE(bytes(kMany, DeviceMemoryOptions::kCodesWherePaid, config) == bytes(kMany, 0, config));
 
   // Where device_bytes has room for all but them, they are left out.
   MemoryConfig tight = config;

@@ -86,8 +86,8 @@ TEST_CASE("attention kernels: the last blocks of few rows merge what a launch of
     for (const Shape& s :
          {Shape{1, 2, 1, 64, 700, 12, 12},       // in one level
           Shape{3, 5, 1, 72, 3000, 48, 7},       // in two
-          Shape{1, 1, 24, 128, 1300, 22, 5},     // the last group of two
-          Shape{1, 16, 1, 256, 1400, 23, 5}}) {  // more than there is room for at once
+          Shape{1, 1, 12, 128, 2750, 22, 5},     // the last group of two
+          Shape{1, 16, 1, 256, 1400, 46, 7}}) {  // more than there is room for at once
       Case c = of(s.n, s.group, s.d, 90);
       c.kv_heads = s.kv_heads;
       c.max_rows = s.max_rows;
@@ -190,13 +190,40 @@ TEST_CASE("attention's keys are split by the tiles of the kernel that reads them
             const std::int64_t each = (tiles + plan.splits - 1) / plan.splits;
             INFO("d " << head_dim << " n " << n << " wgmma " << wgmma << " splits " << plan.splits
                       << " of " << tiles << " tiles");
-            REQUIRE((plan.splits == 1 || each >= (plan.few_rows ? 2 : 4)));
+            REQUIRE((plan.splits == 1 || each >= (plan.few_rows ? 1 : 4)));
             REQUIRE((plan.splits - 1) * each < tiles);  // no split is without
             bytes[wgmma] = plan.bytes;
           }
           REQUIRE(bytes[0] == bytes[1]);
           REQUIRE(bytes[0] == attention_workspace_bytes(p));
         }
+}
+
+TEST_CASE("attention of many rows on 9.0 is split where that saves a part of a wave") {
+  using namespace episodic::kernels;
+  constexpr std::int64_t kAtOnce = 132;
+  AttentionParams p;
+  p.head_dim = 128;
+  p.n_local = 4096;
+  p.max_rows = 2176;
+  const auto splits = [&](std::int64_t n, std::int64_t heads, std::int64_t kv_heads) {
+    p.n_queries = n;
+    p.n_heads = heads;
+    p.n_kv_heads = kv_heads;
+    AttentionPlan plan;
+    REQUIRE(plan_attention(p, true, plan));
+    const std::int64_t blocks = plan.row_tiles * kv_heads;
+    // blocks of one wave are never divided into more than they fill
+    if (plan.splits > 1 && blocks * 2 <= kAtOnce) REQUIRE(blocks * plan.splits <= 2 * kAtOnce);
+    return plan.splits;
+  };
+  // 128 blocks of a chunk of LLaMA-3.1-8B: one wave as they are, whose halves would be two
+  REQUIRE(splits(512, 32, 8) == 1);
+  REQUIRE(splits(528, 32, 8) == 1);  // 136: two waves, and two splits would be three
+  REQUIRE(splits(256, 32, 8) == 2);  // 64 blocks
+  REQUIRE(splits(268, 32, 8) == 3);  // 72: three splits are two waves of a third
+  REQUIRE(splits(128, 32, 8) == 4);  // 32
+  REQUIRE(splits(1024, 32, 8) == 1);
 }
 
 TEST_CASE("attention kernels: blocks that read many tiles by themselves") {

@@ -54,14 +54,12 @@ TEST_CASE("a batch of scores has the bits of its sequences alone") {
           }
           return p;
         };
-        check_batches<EventScoreParams>(make, score_events, score_events_batch,
-                                        [&](std::int64_t n) {
-                                          std::int64_t single = 0;
-                                          for (std::int64_t i = 0; i < n; ++i)
-                                            single += i % 5 != 4 && is_single(i);
-                                          return launches_of(n - n / 5 - single, kMostInLaunch) +
-                                                 launches_of(single, kMostInLaunch);
-                                        });
+        check_batches<EventScoreParams>(
+            make, score_events, score_events_batch, [&](std::int64_t n) {
+              std::int64_t single = 0;
+              for (std::int64_t i = 0; i < n; ++i) single += i % 5 != 4 && is_single(i);
+              return launches_of(n - n / 5 - single) + launches_of(single);
+            });
       }
 }
 
@@ -95,7 +93,7 @@ TEST_CASE("a batch of recalls by score has the bits of its sequences alone") {
       return p;
     };
     check_batches<RecallTopParams>(make, recall_top, recall_top_batch, [](std::int64_t n) {
-      return launches_of(n, kMostInLaunch);  // without events sizes are still written
+      return launches_of(n);  // without events sizes are still written
     });
   }
 }
@@ -200,7 +198,7 @@ TEST_CASE("a batch of event masses has the bits of its sequences alone") {
         std::int64_t of_long = 0;
         for (std::int64_t i = 0; i < n; ++i) of_long += i % 5 != 4 && is_long(i);
         const std::int64_t all = n - n / 5;
-        return of_long + launches_of(all - of_long, 6) + launches_of(all, 6);
+        return of_long + launches_of(all - of_long) + launches_of(all);
       };
       check_batches<EventMassParams>(make, event_masses, event_masses_batch, launches,
                                      {some_long ? 8 : 5});
@@ -234,9 +232,8 @@ TEST_CASE("a batch of received masses has the bits of its sequences alone") {
         std::vector<double>(static_cast<std::size_t>(p.list_capacity), static_cast<double>(i)));
     return p;
   };
-  check_batches<ReceiveParams>(make, receive_masses, receive_masses_batch, [](std::int64_t n) {
-    return launches_of(n - n / 5, kMostInLaunch);
-  });
+  check_batches<ReceiveParams>(make, receive_masses, receive_masses_batch,
+                               [](std::int64_t n) { return launches_of(n - n / 5); });
 }
 
 TEST_CASE("batches of masses name the field that their sequences do not share") {
@@ -331,7 +328,7 @@ TEST_CASE("a batch of segmenters that read keys has the bits of its sequences al
         const std::int64_t own =
             in_one_block ? 1 : 2 + (length(i) - 1) / (3 + i % 2) + length(i) / 32;
         rounds = std::max(rounds, own);
-        if (++in_launch < kMostInLaunch) continue;
+        if (++in_launch < kMostInLongLaunch) continue;
         all += rounds;
         in_launch = rounds = 0;
       }

@@ -28,7 +28,7 @@ constexpr DType kDTypes[] = {DType::float32, DType::float16, DType::bfloat16};
 
 /// Launches of batches whose every call is of one kind.
 auto in_launches(std::int64_t each = 1) {
-  return [each](std::int64_t n) { return each * launches_of(n, kMostInLaunch); };
+  return [each](std::int64_t n) { return each * launches_of(n); };
 }
 
 /// Of those that have work: all but every fifth, the first of which is call 4.
@@ -72,9 +72,8 @@ TEST_CASE("a batch of windows has the bits of its sequences alone") {
         }
         return p;
       };
-      check_batches<AppendParams>(make, append_window, append_window_batch, [](std::int64_t n) {
-        return launches_of(working(n), kMostInLaunch);
-      });
+      check_batches<AppendParams>(make, append_window, append_window_batch,
+                                  [](std::int64_t n) { return launches_of(working(n)); });
     }
 }
 
@@ -94,9 +93,8 @@ TEST_CASE("a batch of rotary angles has the bits of its sequences alone") {
     p.sin = arena.out<float>(p.n * p.n_frequencies);
     return p;
   };
-  check_batches<RotaryAnglesParams>(make, rotary_angles, rotary_angles_batch, [](std::int64_t n) {
-    return launches_of(working(n), kMostInLaunch);
-  });
+  check_batches<RotaryAnglesParams>(make, rotary_angles, rotary_angles_batch,
+                                    [](std::int64_t n) { return launches_of(working(n)); });
 }
 
 TEST_CASE("a batch of mean queries has the bits of its sequences alone") {
@@ -118,13 +116,15 @@ TEST_CASE("a batch of mean queries has the bits of its sequences alone") {
         p.mean = arena.out<float>(48);
         p.workspace_bytes = mean_query_workspace_bytes(p);
         p.workspace = arena.in(std::vector<double>(p.workspace_bytes / sizeof(double) + 1, 0.0));
+        if (i % 4 == 1) p.maybe_arrived = arena.in(std::vector<std::uint32_t>(3, 0));
         return p;
       };
-      // Of long ones two launches, beside the one of the others.
+      // Of long ones two launches, or one with counters, beside the one of the others.
       check_batches<MeanQueryParams>(
           make, mean_fixed_query, mean_fixed_query_batch, [&](std::int64_t n) {
-            const std::int64_t longer = long_ones ? n / 2 : 0;
-            return launches_of(n - longer, kMostInLaunch) + 2 * launches_of(longer, kMostInLaunch);
+            const std::int64_t longer = long_ones ? n / 2 : 0, counted = (longer + 1) / 2;
+            return launches_of(n - longer) + launches_of(counted) +
+                   2 * launches_of(longer - counted);
           });
     }
 }
@@ -145,11 +145,15 @@ TEST_CASE("a batch of surprise has the bits of its sequences alone") {
       p.targets = arena.in(targets);
       p.surprise = arena.out<float>(p.n);
       p.maybe_log_sum_exp = i % 2 == 0 ? nullptr : arena.out<float>(p.n);
+      if (i % 3 == 2 && p.n > 0) {
+        const auto rows = static_cast<std::size_t>(p.n);
+        p.maybe_parts = arena.out<OnlineSoftmax>(p.n * kSurpriseParts);
+        p.maybe_arrived = arena.in(std::vector<std::uint32_t>(rows, 0));
+      }
       return p;
     };
-    check_batches<SurpriseParams>(make, token_surprise, token_surprise_batch, [](std::int64_t n) {
-      return launches_of(working(n), kMostInLaunch);
-    });
+    check_batches<SurpriseParams>(make, token_surprise, token_surprise_batch,
+                                  [](std::int64_t n) { return launches_of(working(n)); });
   }
 }
 
@@ -179,9 +183,8 @@ TEST_CASE("a batch of pieces of logits has the bits of its sequences alone") {
       p.last = arena.out<float>(p.vocab);
       return p;
     };
-    check_batches<SurprisePieceParams>(
-        make, surprise_piece, surprise_piece_batch,
-        [](std::int64_t n) { return launches_of(working(n), kMostInLaunch); });
+    check_batches<SurprisePieceParams>(make, surprise_piece, surprise_piece_batch,
+                                       [](std::int64_t n) { return launches_of(working(n)); });
   }
 }
 
@@ -209,9 +212,8 @@ TEST_CASE("a batch of thresholds has the bits of its sequences alone") {
     p.raw = arena.out<std::uint8_t>(p.n);
     return p;
   };
-  check_batches<ThresholdParams>(
-      make, surprise_threshold, surprise_threshold_batch,
-      [](std::int64_t n) { return launches_of(working(n), kMostInLaunch); });
+  check_batches<ThresholdParams>(make, surprise_threshold, surprise_threshold_batch,
+                                 [](std::int64_t n) { return launches_of(working(n)); });
 }
 
 TEST_CASE("a batch of far rows has the bits of its sequences alone") {

@@ -28,8 +28,8 @@ T* somewhere() {
 }
 
 /// Launches of batches whose calls are all but every fifth of one kind.
-std::int64_t but_every_fifth(std::int64_t n) { return launches_of(n - n / 5, kMostInLaunch); }
-std::int64_t of_all(std::int64_t n) { return launches_of(n, kMostInLaunch); }
+std::int64_t but_every_fifth(std::int64_t n) { return launches_of(n - n / 5); }
+std::int64_t of_all(std::int64_t n) { return launches_of(n); }
 
 /// Sizes of sequence i: one to three lanes; no slot, one, and more than a block has threads.
 struct Sizes {

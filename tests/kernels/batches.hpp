@@ -15,11 +15,13 @@
 
 namespace episodic_test {
 
-/// Sizes of batches: one, some, as many as a launch takes, one more, and more than two launches.
+/// Sizes of batches: one, some, as many as a launch of few takes, one more, and many more.
 inline std::vector<std::int64_t> batch_sizes(std::int64_t most_in_launch) {
-  return {1, 2, 3, most_in_launch, most_in_launch + 1, 2 * most_in_launch + 3};
+  return {1, 2, 3, most_in_launch, most_in_launch + 1, 33};
 }
-inline std::int64_t launches_of(std::int64_t n, std::int64_t most_in_launch) {
+/// Launches of n calls with something to do.
+inline std::int64_t launches_of(
+    std::int64_t n, std::int64_t most_in_launch = episodic::kernels::kMostInLongLaunch) {
   return (n + most_in_launch - 1) / most_in_launch;
 }
 

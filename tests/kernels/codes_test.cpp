@@ -144,7 +144,7 @@ TEST_CASE("codes of representatives bound every score from both sides") {
         for (std::int64_t r = 0; r < kRows; ++r) {
           const float* const row = x.data() + r * width;
           const float* const bounds = coded.bounds.data() + r * code_floats(width);
-          double score = 0.0, value = 0.0, offset = 0.0, rest = 0.0;
+          double score = 0.0, value = 0.0, offset = 0.0, rest = 0.0, kept = 0.0;
           for (std::int64_t c = 0; c < width; ++c) {
             const auto i = static_cast<std::size_t>(c);
             const double code = coded.codes[static_cast<std::size_t>(r * code_stride(width) + c)];
@@ -156,6 +156,7 @@ TEST_CASE("codes of representatives bound every score from both sides") {
             const double left =
                 static_cast<double>(row[c]) - static_cast<double>(mean[i]) - scale * code;
             rest += left * left;
+            kept += scale * code * scale * code;
           }
           rest = std::sqrt(rest);
           const double reach = bounds[code_floats(width) - 1];
@@ -165,10 +166,11 @@ TEST_CASE("codes of representatives bound every score from both sides") {
           const double difference = std::abs(score - offset - value);
           const double rounding = static_cast<double>(width / 8 + 256) * 0x1p-24;
           const double norms = length(row, width) + length(mean.data(), width);
-          REQUIRE(difference + rounding * norm * norms <=
+          const double of_query = episodic::rules::kQueryRest * std::sqrt(kept);
+          REQUIRE(difference + (rounding * norms + of_query) * norm <=
                   norm * reach + static_cast<double>(kCodeFloor));
           // and not by much more than it must be
-          REQUIRE(reach <= 1.001 * rest + 8.0 * rounding * (norms + rest));
+          REQUIRE(reach <= 1.001 * (rest + of_query) + 8.0 * rounding * (norms + rest));
           // half a step of the largest difference of its block
           for (std::int64_t c = code_stride(width); c-- > width;)
             REQUIRE(coded.codes[static_cast<std::size_t>(r * code_stride(width) + c)] == 0);

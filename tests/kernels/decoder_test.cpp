@@ -77,8 +77,10 @@ TEST_CASE("embed_tokens shows an unknown id as NaNs, in its row alone") {
 TEST_CASE("add_norm is float64's in every dtype, with and without each of its parts") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(6);
-  for (const std::int64_t width : {1, 40, 300})
+  // Rows that stay in registers are of up to 8192 channels, a multiple of 4.
+  for (const std::int64_t width : {1, 40, 300, 302, 4100, 8196})
     for (int parts = 0; parts < 16; ++parts) {
+      if (width > 302 && parts % 5 != 0) continue;
       const bool adds = parts & 1, biased = parts & 2, behind = parts & 4, before = parts & 8;
       if (behind && !adds) continue;
       const DType dtype = kDTypes[parts % 3];
@@ -129,12 +131,36 @@ TEST_CASE("add_norm is float64's in every dtype, with and without each of its pa
     }
 }
 
+TEST_CASE("add_norm takes arrays of any alignment") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr std::size_t kWidth = 40;
+  std::mt19937 random(10);
+  const std::vector<float> x = episodic_test::normal_floats(kWidth, random), weight(kWidth, 1.5f);
+  std::vector<double> expected = doubles(x);
+  norm(expected, 0, kWidth, kWidth, weight, 1e-5);
+  for (const std::size_t shift : {0, 1}) {
+    std::vector<float> moved(shift, 0.0f);
+    moved.insert(moved.end(), x.begin(), x.end());
+    const DeviceArray<float> hidden(moved), d_weight(weight), y(kWidth);
+    AddNormParams p;
+    p.dtype = DType::float32;
+    p.n = 1;
+    p.width = kWidth;
+    p.eps = 1e-5f;
+    p.hidden = hidden.data() + shift;
+    p.maybe_norm = d_weight.data();
+    p.y = y.data();
+    REQUIRE(add_norm(p, nullptr) == cudaSuccess);
+    check_close(y.host(), expected, DType::float32);
+  }
+}
+
 TEST_CASE("add_norm's LayerNorm is float64's, with and without a bias") {
   EPISODIC_NEEDS_DEVICE();
   std::mt19937 random(9);
   for (const DType dtype : kDTypes)
     for (const bool biased : {false, true})
-      for (const std::size_t width : {1, 40, 300}) {
+      for (const std::size_t width : {1, 40, 302, 4100}) {
         constexpr std::size_t kRows = 3;
         std::vector<float> x = episodic_test::normal_floats(kRows * width, random, 3.0f);
         for (float& v : x) v += 5.0f;  // a mean that matters

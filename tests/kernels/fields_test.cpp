@@ -104,6 +104,8 @@ RecallParams recall_params() {
   p.queue = p.similarity = p.contiguity_list = p.recalled = some<DeviceEventId>();
   p.queue_size = p.sizes = some<std::int32_t>();
   p.arrived = some<std::uint32_t>();
+  p.histogram = some<unsigned long long>();
+  p.centre = some<episodic::rules::ScoreCentre>();
   p.workspace = some();
   p.workspace_bytes = recall_workspace_bytes(p);
   return p;
@@ -393,6 +395,9 @@ TEST_CASE("launchers name the field that they refuse: recall, its codes and scor
                     WRONG(P, recalled, nullptr),
                     WRONG(P, sizes, nullptr),
                     WRONG(P, arrived, nullptr),
+                    WRONG(P, histogram, nullptr),
+                    WRONG(P, histogram, odd<unsigned long long>()),
+                    WRONG(P, centre, nullptr),
                     WRONG(P, workspace, nullptr),
                     WRONG(P, workspace_bytes, 8),
                     WRONG(P, dtype, DType::int8)},
@@ -469,7 +474,8 @@ TEST_CASE("launchers name the field that they refuse: surprise, thresholds, boun
   each_is_named<S>(
       s,
       {WRONG(S, n, -1), WRONG(S, vocab, 0), WRONG(S, row_stride, 9), WRONG(S, logits, nullptr),
-       WRONG(S, targets, nullptr), WRONG(S, surprise, nullptr), WRONG(S, dtype, DType::int8)},
+       WRONG(S, targets, nullptr), WRONG(S, surprise, nullptr), WRONG(S, dtype, DType::int8),
+       WRONG(S, maybe_arrived, some<std::uint32_t>())},
       token_surprise);
   SurprisePieceParams q;
   q.logits = q.surprise = q.last = some<float>();
@@ -676,13 +682,13 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
   m.workspace = some();
   m.workspace_bytes = mean_query_workspace_bytes(m);
   using M = MeanQueryParams;
-  each_is_named<M>(
-      m,
-      {WRONG(M, dtype, DType::int8), WRONG(M, n, 0), WRONG(M, n_heads, 0), WRONG(M, head_dim, 0),
-       WRONG(M, rotary_dim, 10), WRONG(M, q_row_stride, 15), WRONG(M, q, nullptr),
-       WRONG(M, mean, nullptr), WRONG(M, fixed_cos, nullptr), WRONG(M, fixed_sin, odd<float>()),
-       WRONG(M, workspace_bytes, 8), WRONG(M, workspace, nullptr)},
-      mean_fixed_query);
+  each_is_named<M>(m,
+                   {WRONG(M, dtype, DType::int8), WRONG(M, n, 0), WRONG(M, n_heads, 0),
+                    WRONG(M, head_dim, 0), WRONG(M, rotary_dim, 10), WRONG(M, q_row_stride, 15),
+                    WRONG(M, q, nullptr), WRONG(M, mean, nullptr), WRONG(M, fixed_cos, nullptr),
+                    WRONG(M, fixed_sin, odd<float>()), WRONG(M, workspace_bytes, 8),
+                    WRONG(M, workspace, nullptr), WRONG(M, maybe_arrived, odd<std::uint32_t>())},
+                   mean_fixed_query);
   RelevanceParams v;
   v.n = 2;
   v.n_heads = 2;

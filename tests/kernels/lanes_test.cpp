@@ -12,6 +12,7 @@
 #include "kernels/copies.hpp"
 #include "kernels/device.hpp"
 #include "kernels/recall.hpp"
+#include "kernels/recall_state.hpp"
 #include "kernels/refine.hpp"
 #include "kernels/relevance.hpp"
 #include "kernels/residency.hpp"
@@ -179,7 +180,7 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, std::in
         recalled(size(lanes * room));
     const DeviceArray<std::int32_t> sizes(size(3 * lanes)), n_rows(size(lanes)),
         overflow(std::vector<std::int32_t>{0});
-    const DeviceArray<std::uint32_t> arrived(std::vector<std::uint32_t>(size(lanes), 0));
+    const episodic_test::RecallState state(lanes);
     const DeviceArray<KvRow> found(size(lanes * kMaxRows));
     q.n_lanes = lanes;
     const DeviceArray<unsigned char> workspace(recall_workspace_bytes(q));
@@ -187,7 +188,7 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, std::in
     q.contiguity_list = contiguity.data();
     q.recalled = recalled.data();
     q.sizes = sizes.data();
-    q.arrived = arrived.data();
+    state.give(q);
     q.workspace = workspace.data();
     q.workspace_bytes = workspace.size();
     r.n_lanes = lanes;
@@ -207,7 +208,7 @@ void check_recall(DType dtype, bool own_tables, std::int64_t codes_from, std::in
     REQUIRE(recall_rows(q, r, nullptr) == cudaSuccess);
     REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
     REQUIRE(overflow.host()[0] == 0);
-    REQUIRE((arrived.host() == std::vector<std::uint32_t>(size(lanes), 0)));
+    REQUIRE(state.is_clear());
     return Found{similarity.host(), contiguity.host(), recalled.host(),
                  sizes.host(),      n_rows.host(),     found.host()};
   };

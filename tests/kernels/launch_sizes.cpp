@@ -68,7 +68,7 @@ int main() {
   }
   print("MergeSplitsKernel", kWarpSize * kMergeWarps);
   print("ScoresToColumnSumsKernel", 256);
-  print("BoundEventsKernel", kSelectThreads, bound_shared_bytes(kMostRecallWidth));
+  print("BoundEventsKernel", kSelectThreads, coded_query_bytes(kMostRecallWidth));
   print("CloseEventsKernel", kCloseThreads);
   print("CopyRunsKernel", kCopyThreads);
   print("CountRecallsKernel", kCountThreads);
@@ -78,8 +78,8 @@ int main() {
   print("EncodeKernel", kCodeThreads);
   print("EventMassKernel", kEventMassThreads);
   print("ReceiveMassesKernel", kReceiveThreads);
-  for (const char* kernel : {"EmbedKernel", "AddNormKernel", "GateKernel", "ActivationKernel",
-                             "GateRowsKernel", "ScaleQueriesKernel"})
+  for (const char* kernel : {"EmbedKernel", "AddNormKernel", "AddNormRowKernel", "GateKernel",
+                             "ActivationKernel", "GateRowsKernel", "ScaleQueriesKernel"})
     print(kernel, kDecoderThreads);
   print("ChooseExpertsKernel", kMixtureThreads, kMostMixtureExperts * sizeof(float));
   for (const char* kernel : {"ExpertGateKernel", "ExpertSumKernel"}) print(kernel, kMixtureThreads);
@@ -117,7 +117,7 @@ int main() {
   print("RecurrenceNormKernel", kRecurrenceNormThreads);
   print("SurpriseKernel", kSurpriseThreads);
   print("SurprisePieceKernel", kSurpriseThreads);
-  print("ThresholdKernel", kThresholdThreads);
+  print("ThresholdKernel", kThresholdThreads, threshold_shared_bytes(kMostStaged));
   print("TurnBackKernel", kTurnBackThreads);
   for (const char* kernel :
        {"AppendWindowKernel", "RotaryAnglesKernel", "SumQueriesKernel", "TurnMeanKernel"})

@@ -8,6 +8,7 @@
 #include "kernels/attention_plan.hpp"
 #include "kernels/device.hpp"
 #include "kernels/recall.hpp"
+#include "kernels/recall_state.hpp"
 #if defined(EPISODIC_EMULATED_CUDA)
 #include "kernels/device.cuh"  // elsewhere only nvcc reads it
 #endif
@@ -149,8 +150,8 @@ TEST_CASE("the selection of the most events there may be fits into every device"
   p.contiguity_list = near.data();
   p.recalled = recalled.data();
   p.sizes = sizes.data();
-  const DeviceArray<std::uint32_t> arrived(std::vector<std::uint32_t>{0});
-  p.arrived = arrived.data();
+  const episodic_test::RecallState state(1);
+  state.give(p);
   p.workspace = workspace.data();
   p.workspace_bytes = workspace.size();
   REQUIRE(recall_events(p, nullptr) == cudaSuccess);

@@ -311,9 +311,8 @@ TEST_CASE("linear recurrence: a batch has the bits of its sequences alone") {
       };
       const auto working = [](std::int64_t n) { return n - n / 5; };
       episodic_test::check_batches<LinearRecurrenceParams>(
-          make, linear_recurrence, linear_recurrence_batch, [&](std::int64_t n) {
-            return 3 * episodic_test::launches_of(working(n), kMostInLaunch);
-          });
+          make, linear_recurrence, linear_recurrence_batch,
+          [&](std::int64_t n) { return 3 * episodic_test::launches_of(working(n)); });
     }
 }
 

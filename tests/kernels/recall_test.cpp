@@ -15,6 +15,7 @@
 #include "episodic/recall/buffers.hpp"
 #include "kernels/batches.hpp"
 #include "kernels/device.hpp"
+#include "kernels/recall_state.hpp"
 #include "kernels/rows.hpp"
 #include "support/recall_reference.hpp"
 #if defined(EPISODIC_EMULATED_CUDA)
@@ -127,7 +128,7 @@ struct Device {
     recalled.emplace(room);
     sizes.emplace(std::vector<std::int32_t>(3, 0));
     workspace.emplace(recall_workspace_bytes(params()));
-    arrived.emplace(std::vector<std::uint32_t>(1, 0));
+    state.emplace(1);
     if (codes_from > 0) encode();
   }
 
@@ -209,7 +210,7 @@ struct Device {
     p.similarity = similarity->data();
     p.recalled = recalled->data();
     p.sizes = sizes->data();
-    p.arrived = arrived->data();
+    state->give(p);
     p.workspace = workspace->data();
     p.workspace_bytes = workspace->size();
     REQUIRE(recall(p) == cudaSuccess);
@@ -230,7 +231,7 @@ struct Device {
   std::optional<DeviceArray<unsigned char>> each;
   std::optional<DeviceArray<DeviceEventId>> similarity, contiguity, recalled;
   std::optional<DeviceArray<std::int32_t>> sizes;
-  std::optional<DeviceArray<std::uint32_t>> arrived;
+  std::optional<episodic_test::RecallState> state;
   std::optional<DeviceArray<unsigned char>> workspace;
   std::optional<DeviceArray<std::uint8_t>> forgotten;
   std::optional<DeviceArray<std::int8_t>> codes;
@@ -717,13 +718,13 @@ TEST_CASE("a batch of recalls has the lists and rows of its sequences alone") {
                                : recall_events_batch(params.data(), n, nullptr)) == cudaSuccess);
           });
           // With codes for one, each launch is two.
-          const std::int64_t batches = episodic_test::launches_of(n, kMostRecallsInLaunch);
+          const std::int64_t batches = episodic_test::launches_of(n);
           REQUIRE((launches < 0 || launches == (by_each ? 1 : 2) * batches));
         });
         for (std::size_t i = 0; i < got.size(); ++i) {
           CAPTURE(i, step);
           REQUIRE(got[i] == expected[i]);
-          REQUIRE(together[i]->device->arrived->host()[0] == 0);
+          REQUIRE(together[i]->device->state->is_clear());
           if (!with_rows) continue;
           const std::vector<KvRow> a = alone[i]->rows.host(), b = together[i]->rows.host();
           const std::int32_t count = alone[i]->n_rows.host()[0];
@@ -842,18 +843,77 @@ TEST_CASE("recall through codes lists what the scan lists, to the bit, whatever 
     }
 }
 
+TEST_CASE("what codes leave out could not have been chosen, and a reach too small is noticed") {
+#if defined(EPISODIC_EMULATED_CUDA)
+  std::mt19937 random(27);
+  const RecallArgs* args = nullptr;
+  RecallArgs kept;
+  emulator::Listener<RecallBatch>::heard = [&](const RecallBatch& batch) {
+    kept = batch.of[0];
+    args = &kept;
+  };
+  int wrong_by_plant = 0;
+  std::int64_t left_out = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const std::int64_t n_events = 256, width = trial % 2 == 0 ? 40 : 136;
+    Memory m = random_memory(random, n_events, DType::float32, width);
+    m.config.n_local = 16;
+    m.config.chunk = 8;
+    m.config.n_mem = 64;
+    m.config.contiguity = 0;
+    const float near = trial % 3 == 0 ? 1.0f : trial % 3 == 1 ? 0.1f : 0.02f;
+    for (std::int64_t e = 1; e < n_events; ++e)  // the nearer to each other the less codes tell
+      for (std::int64_t c = 0; c < width; ++c) {
+        float& x = m.representatives[static_cast<std::size_t>(e * width + c)];
+        x = m.representatives[static_cast<std::size_t>(c)] + near * x;
+      }
+    Device sound(m, 1), planted(m, 1);
+    std::vector<float> bounds = planted.code_bounds->host();
+    const auto floats = static_cast<std::size_t>(code_floats(width));
+    for (std::size_t r = 1; r <= static_cast<std::size_t>(n_events); ++r)
+      bounds[r * floats - 1] = 0.0f;
+    cudaMemcpy(planted.code_bounds->data(), bounds.data(), bounds.size() * sizeof(float),
+               cudaMemcpyHostToDevice);
+    const std::int64_t tokens = m.event_end.back() + 15;
+    const auto budget = episodic_test::reference_budget(m.config, m.config.n_init);
+    for (int step = 0; step < 3; ++step) {
+      const std::vector<float> query =
+          episodic_test::normal_floats(static_cast<std::size_t>(width), random);
+      const std::vector<EventId> expected = reference_similarity(m, query, budget.similarity);
+      const Lists lists = sound.step(query, tokens, 1);
+      REQUIRE(args != nullptr);
+      const auto* const workspace = static_cast<const unsigned char*>(args->p.workspace);
+      const auto count = *reinterpret_cast<const std::uint32_t*>(workspace + args->n_candidates);
+      const auto* const ranks =
+          reinterpret_cast<const std::uint64_t*>(workspace + args->candidates);
+      std::vector<bool> scored(static_cast<std::size_t>(n_events), false);
+      for (std::uint32_t i = 0; i < count; ++i)
+        scored[static_cast<std::size_t>(episodic::rules::event_of(ranks[i]))] = true;
+      left_out += n_events - count;
+      CAPTURE(trial, step);
+      for (const EventId e : expected) REQUIRE(scored[static_cast<std::size_t>(e)]);
+      REQUIRE(lists.similarity == expected);
+      wrong_by_plant += planted.step(query, tokens, 1).similarity != expected;
+    }
+  }
+  emulator::Listener<RecallBatch>::heard = nullptr;
+  REQUIRE(left_out > 180 * 100);  // of 256 each
+  REQUIRE(wrong_by_plant > 2);
+#else
+  EPISODIC_SKIP("candidates are looked at on the emulated device");
+#endif
+}
+
 TEST_CASE("codes leave few candidates, and none are searched below codes_from events") {
 #if defined(EPISODIC_EMULATED_CUDA)
   std::mt19937 random(22);
-  std::int64_t candidates = -1;
+  const std::uint32_t* candidates = nullptr;  // where they are counted
   bool searched = false;
   emulator::Listener<RecallBatch>::heard = [&](const RecallBatch& batch) {
     const RecallArgs& a = batch.of[0];
-    // of the second launch, which reads what the first has counted
     searched = a.p.codes_from > 0 && *a.p.n_events >= a.p.codes_from;
-    if (searched)
-      candidates = *reinterpret_cast<const std::int32_t*>(
-          static_cast<const unsigned char*>(a.p.workspace) + a.n_candidates);
+    candidates = reinterpret_cast<const std::uint32_t*>(
+        static_cast<const unsigned char*>(a.p.workspace) + a.n_candidates);
   };
   Memory m = random_memory(random, 6000, DType::bfloat16, 128);
   m.config.n_local = 64;
@@ -861,20 +921,94 @@ TEST_CASE("codes leave few candidates, and none are searched below codes_from ev
   m.config.n_mem = 128;
   for (float& x : m.representatives) x += 10.0f;
   Device scan(m), through(m, 6000), without(m, 6001);
-  const std::vector<float> query = episodic_test::normal_floats(128, random);
   const std::int64_t tokens = m.event_end.back() + 63;
-  const Lists expected = scan.step(query, tokens, 1);
-  REQUIRE(!searched);
-  REQUIRE(without.step(query, tokens, 1) == expected);
-  REQUIRE(!searched);
-  REQUIRE(through.step(query, tokens, 1) == expected);
-  REQUIRE(searched);
-  REQUIRE(candidates >= static_cast<std::int64_t>(expected.similarity.size()));
-  REQUIRE(candidates < 600);
+  for (int step = 0; step < 3; ++step) {  // the first one knows nothing of where scores lie
+    const std::vector<float> query = episodic_test::normal_floats(128, random);
+    const Lists expected = scan.step(query, tokens, 1);
+    REQUIRE(!searched);
+    REQUIRE(without.step(query, tokens, 1) == expected);
+    REQUIRE(!searched);
+    REQUIRE(through.step(query, tokens, 1) == expected);
+    REQUIRE(searched);
+    searched = false;
+    REQUIRE(*candidates >= expected.similarity.size());
+    if (step > 0) REQUIRE(*candidates < 600);
+  }
   emulator::Listener<RecallBatch>::heard = nullptr;
 #else
   EPISODIC_SKIP("counted on the emulated device");
 #endif
+}
+
+TEST_CASE("recall lists the same wherever its bins are narrow, and leaves them empty") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(25);
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const episodic::rules::ScoreCentre centres[] = {
+      {},           {0.0f, 1.0f},  {30.0f, 1e-30f}, {-1e6f, 1e-3f}, {kMost, kMost},
+      {-kMost, 1},  {2.5f, 1e38f}, {7.0f, 8.0f},    {-7.0f, 9.0f},  {1e-40f, 1e-42f},
+      {40.0f, 40.f}};
+  for (const std::int64_t codes : {0, 1})
+    for (const bool by_each : {false, true}) {
+      if (codes > 0 && by_each) continue;
+      Memory m = random_memory(random, 500, DType::float16, 40);
+      if (by_each) give_each(m, random, 3, 5);
+      m.config.n_local = 16;
+      m.config.chunk = 8;
+      m.config.n_mem = 90;
+      m.config.contiguity = 0.3;
+      for (float& x : m.representatives) x += 1.0f;
+      const std::int64_t tokens = m.event_end.back() + 15;
+      for (int step = 0; step < 2; ++step) {
+        const std::vector<float> query = episodic_test::normal_floats(40, random);
+        std::optional<Lists> first;
+        for (const episodic::rules::ScoreCentre& centre : centres) {
+          Device device(m, codes);
+          device.state.emplace(1, centre);
+          CAPTURE(codes, by_each, centre.at, centre.scale);
+          const Lists lists = device.step(query, tokens, 1);
+          if (!first) first = lists;
+          REQUIRE(lists == *first);
+          REQUIRE(device.state->is_clear());
+          // the next call finds where this one was decided
+          const episodic::rules::ScoreCentre kept = device.state->centre.host()[0];
+          const double last =
+              reference_score(m, query, static_cast<std::size_t>(lists.similarity.back()));
+          if (codes == 0) REQUIRE(std::abs(static_cast<double>(kept.at) - last) < 1e-3);
+          REQUIRE(kept.scale >= std::abs(kept.at));
+        }
+        REQUIRE(first->similarity.size() > 5);
+        REQUIRE(first->contiguity.size() > 2);
+      }
+    }
+}
+
+TEST_CASE("recall lists more than a block's shared memory holds, and more neighbours") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(26);
+  // rooms below and above that of shared lists, neighbours compared there and marked
+  struct Case {
+    std::int64_t n_events, n_mem, neighbours;
+  };
+  for (const Case& c : {Case{900, 800, 8}, Case{3000, 2600, 1}, Case{2400, 2600, 3}}) {
+    Memory m = random_memory(random, c.n_events, DType::bfloat16, 8);
+    m.config.n_local = 16;
+    m.config.chunk = 8;
+    m.config.n_mem = c.n_mem;
+    m.config.contiguity = 0.4;
+    m.config.neighbours = c.neighbours;
+    Device device(m);
+    const std::unique_ptr<episodic::RepresentativeIndex> index = host_index(m);
+    episodic::RecallBuffers host;
+    const episodic::EventTable table = m.table();
+    for (int step = 0; step < 2; ++step) {
+      const std::vector<float> query = episodic_test::normal_floats(8, random);
+      const std::int64_t tokens = table.pending_start() + m.config.n_local - 1;
+      host.recall(m.config, *index, table, query.data(), m.config.n_init);
+      step_in_every_order(device, host, query, tokens, 1, [](const Lists&) {});
+      REQUIRE(!host.contiguity().empty());
+    }
+  }
 }
 
 TEST_CASE("recall takes as many blocks as there are multiprocessors, with the same lists") {

@@ -10,6 +10,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/rules/closing.hpp"
+#include "episodic/base/rules/codes.hpp"
 #include "episodic/base/rules/eviction.hpp"
 #include "episodic/base/rules/recall.hpp"
 #include "episodic/base/rules/refinement.hpp"
@@ -212,6 +213,152 @@ TEST_CASE("rules: ranks order as scores, then by time; NaN is the smallest score
   REQUIRE(rules::bin_shift(2047, 2048) == 0);
   REQUIRE(rules::bin_shift(2048, 2048) == 1);
   REQUIRE(rules::bin_shift(~std::uint64_t{0}, 2048) == 53);
+}
+
+TEST_CASE("rules: bins of scores keep their order, whatever the centre") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                  kNaN = std::numeric_limits<float>::quiet_NaN(),
+                  kMost = std::numeric_limits<float>::max();
+  std::mt19937 random(17);
+  std::vector<float> scores = {0.0f, -0.0f, kInfinity, -kInfinity, kMost, -kMost, 1e-45f, -1e-45f};
+  for (int exponent = -60; exponent <= 60; ++exponent)
+    for (const float x : normal(random, 8)) scores.push_back(std::ldexp(x, exponent));
+  for (const float x : normal(random, 400)) scores.push_back(300.0f + x);
+  std::sort(scores.begin(), scores.end());
+  for (const rules::ScoreCentre& centre :
+       {rules::ScoreCentre{}, {300.0f, 303.0f}, {-2.0f, 1.0f}, {kMost, kMost}, {-kMost, 1e-45f}}) {
+    const rules::ScoreBins bins = rules::score_bins(centre);
+    int before = 0;
+    for (const float score : scores) {
+      const int bin = rules::score_bin(score, bins);
+      REQUIRE((bin >= before && bin < rules::kScoreBins));
+      before = bin;
+    }
+    REQUIRE(rules::score_bin(kNaN, bins) == rules::score_bin(-kInfinity, bins));
+    REQUIRE(rules::score_bin(0.0f, bins) == rules::score_bin(-0.0f, bins));
+  }
+  // around the centre they tell scores apart
+  const rules::ScoreBins bins = rules::score_bins({300.0f, 303.0f});
+  for (float distance = 1.0f; distance < 64.0f; distance *= 2.0f)
+    for (const float sign : {1.0f, -1.0f})
+      REQUIRE(std::abs(rules::score_bin(300.0f + sign * distance, bins) -
+                       rules::score_bin(300.0f + sign * 1.125f * distance, bins)) >= 7);
+}
+
+/// A row as kernels/codes.cuh codes it, and what its bound is made of.
+struct CodedRow {
+  std::vector<int> codes;
+  std::vector<float> scale;  // of each block
+  double norm = 0, mean = 0, coded = 0, rest = 0;
+};
+CodedRow code_row(const std::vector<float>& x, const std::vector<float>& mean) {
+  CodedRow row;
+  const std::size_t width = x.size();
+  for (std::size_t first = 0; first < width; first += rules::kCodeBlock) {
+    const std::size_t end = std::min<std::size_t>(width, first + rules::kCodeBlock);
+    float largest = 0;
+    for (std::size_t c = first; c < end; ++c) largest = std::max(largest, std::abs(x[c] - mean[c]));
+    const float scale = largest / 127.0f;
+    row.scale.push_back(scale);
+    for (std::size_t c = first; c < end; ++c) {
+      const int code =
+          scale > 0 ? static_cast<int>(std::lround((x[c] - mean[c]) * (127.0f / largest))) : 0;
+      row.codes.push_back(code);
+      const double kept = static_cast<double>(scale) * code;
+      const double left = static_cast<double>(x[c]) - static_cast<double>(mean[c]) - kept;
+      row.norm += static_cast<double>(x[c]) * static_cast<double>(x[c]);
+      row.mean += static_cast<double>(mean[c]) * static_cast<double>(mean[c]);
+      row.coded += kept * kept;
+      row.rest += left * left;
+    }
+  }
+  for (double* const norm : {&row.norm, &row.mean, &row.coded, &row.rest}) *norm = std::sqrt(*norm);
+  return row;
+}
+
+/// The sum of scales and codes of both, in real numbers as far as float64 has them.
+double coded_product(const CodedRow& row, const std::vector<float>& query) {
+  double sum = 0;
+  for (std::size_t b = 0; b < row.scale.size(); ++b) {
+    const std::size_t first = b * rules::kCodeBlock;
+    const std::size_t end = std::min<std::size_t>(query.size(), first + rules::kCodeBlock);
+    float largest = 0;
+    for (std::size_t c = first; c < end; ++c) largest = std::max(largest, std::abs(query[c]));
+    REQUIRE(rules::query_block_is_coded(largest));
+    const float inverse = rules::inverse_query_scale(largest);
+    std::int64_t total = 0;
+    for (std::size_t c = first; c < end; ++c) {
+      const rules::QueryCode code = rules::query_code(query[c], inverse);
+      total += std::int64_t{row.codes[c]} * (256 * code.high + code.low);
+    }
+    sum += static_cast<double>(row.scale[b]) * static_cast<double>(rules::query_scale(largest)) *
+           static_cast<double>(total);
+  }
+  return sum;
+}
+
+TEST_CASE("rules: codes of rows and queries bound every score, and no term of the bound is spare") {
+  std::mt19937 random(18);
+  double closest = 0;      // of errors to their bound
+  int broken_without = 0;  // bounds that leave the query's codes out, and do not hold
+  for (const std::int64_t width : {8, 128, 200, 1024})
+    for (int trial = 0; trial < 200; ++trial) {
+      std::vector<float> mean = normal(random, width), x = normal(random, width);
+      const bool exact = trial % 2 == 0;  // codes leave nothing: only the query's are wrong
+      for (std::size_t c = 0; c < x.size(); ++c) {
+        if (exact) {
+          mean[c] = 0.0f;
+          x[c] =
+              (c % rules::kCodeBlock == 0 ? 127.0f : static_cast<float>(draw(random, -127, 127))) *
+              0x1p-6f;
+        } else {
+          x[c] += 5.0f * mean[c];
+        }
+      }
+      const CodedRow row = code_row(x, mean);
+      std::vector<float> query = normal(random, width);
+      if (trial % 3 == 1)  // all but half a step from a code, on the side of the row's
+        for (std::size_t c = 0; c < query.size(); ++c)
+          query[c] = c % rules::kCodeBlock == 0 ? 1.0f
+                                                : (static_cast<float>(draw(random, -3000, 3000)) +
+                                                   (row.codes[c] < 0 ? -0.49f : 0.49f)) /
+                                                      static_cast<float>(rules::kQuerySteps);
+      double score = 0, offset = 0, square = 0;
+      for (std::size_t c = 0; c < x.size(); ++c) {
+        score += static_cast<double>(query[c]) * static_cast<double>(x[c]);
+        offset += static_cast<double>(query[c]) * static_cast<double>(mean[c]);
+        square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
+      }
+      const double error = std::abs(score - offset - coded_product(row, query));
+      const double norm = std::sqrt(square);
+      const auto bound = [&](double coded) {
+        return norm *
+               static_cast<double>(rules::code_reach(row.norm, row.mean, coded, row.rest, width));
+      };
+      // what float32's rounding of the two sums may add, of which the bound has room for twice
+      const double rounding =
+          static_cast<double>(width / 8 + 256) * 0x1p-24 * norm * (row.norm + row.mean + row.rest);
+      CAPTURE(width, trial);
+      REQUIRE(error + rounding <= bound(row.coded));
+      closest = std::max(closest, error / bound(row.coded));
+      // the planted fault: as if the query's codes were the query
+      const double without = bound(0.0) - 4.0 * rounding;
+      broken_without += error > without;
+    }
+  REQUIRE(closest > 0.05);
+  REQUIRE(broken_without > 100);
+  // a row that is too long, or not a number
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  REQUIRE(std::isinf(rules::code_reach(1e15, 0, 0, 0, 8)));
+  REQUIRE(std::isinf(rules::code_reach(kNaN, 0, 0, 0, 8)));
+  for (const float largest : {1e-21f, 1e15f, std::numeric_limits<float>::quiet_NaN(),
+                              std::numeric_limits<float>::infinity(), 1e-45f})
+    REQUIRE(!rules::query_block_is_coded(largest));
+  REQUIRE(rules::query_block_is_coded(0.0f));
+  for (int steps = -rules::kQuerySteps; steps <= rules::kQuerySteps; ++steps) {
+    const rules::QueryCode code = rules::query_code(static_cast<float>(steps), 1.0f);
+    REQUIRE(256 * code.high + code.low == steps);
+  }
 }
 
 TEST_CASE("rules: thresholds are the host's to the bit") {

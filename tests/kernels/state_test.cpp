@@ -158,7 +158,7 @@ TEST_CASE("batches of states and sums have the bits of their sequences alone") {
         return p;
       },
       merge_states, merge_states_batch,
-      [](std::int64_t n) { return episodic_test::launches_of(n, kMostInLaunch); });
+      [](std::int64_t n) { return episodic_test::launches_of(n); });
   episodic_test::check_batches<RescaleSumsParams>(
       [](std::int64_t i, Arena& arena) {
         std::mt19937 random(static_cast<std::uint32_t>(i));
@@ -175,7 +175,7 @@ TEST_CASE("batches of states and sums have the bits of their sequences alone") {
         return p;
       },
       rescale_sums, rescale_sums_batch,
-      [](std::int64_t n) { return episodic_test::launches_of(n, kMostInLaunch); });
+      [](std::int64_t n) { return episodic_test::launches_of(n); });
 }
 
 }  // namespace kernels_state_test

@@ -23,9 +23,10 @@ struct Result {
 };
 
 /// Runs the kernel on `logits` stored as `dtype`, starting `shift` elements into the memory.
-/// `logits` is rounded to what is stored.
+/// `logits` is rounded to what is stored. \param parts whether several blocks share a row
 Result run(std::vector<float>& logits, DType dtype, std::int64_t n, std::int64_t vocab,
-           std::int64_t row_stride, std::int64_t shift, const std::vector<std::int64_t>& targets) {
+           std::int64_t row_stride, std::int64_t shift, const std::vector<std::int64_t>& targets,
+           bool parts = false) {
   std::vector<unsigned char> bytes = episodic_test::stored(logits, dtype);
   const auto offset = static_cast<std::size_t>(shift * episodic::size_of(dtype));
   bytes.insert(bytes.begin(), offset, 0);
@@ -41,8 +42,17 @@ Result run(std::vector<float>& logits, DType dtype, std::int64_t n, std::int64_t
   p.targets = d_targets.data();
   p.surprise = d_surprise.data();
   p.maybe_log_sum_exp = d_sum.data();
+  const DeviceArray<episodic::kernels::OnlineSoftmax> d_parts(targets.size() *
+                                                              episodic::kernels::kSurpriseParts);
+  const std::vector<std::uint32_t> none(targets.size(), 0);
+  const DeviceArray<std::uint32_t> d_arrived(none);
+  if (parts) {
+    p.maybe_parts = d_parts.data();
+    p.maybe_arrived = d_arrived.data();
+  }
   REQUIRE(token_surprise(p, nullptr) == cudaSuccess);
   REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  REQUIRE(d_arrived.host() == none);
   return {d_surprise.host(), d_sum.host()};
 }
 
@@ -60,51 +70,77 @@ TEST_CASE("surprise kernel agrees with float64 for every dtype, size and alignme
           std::vector<std::int64_t> targets(static_cast<std::size_t>(n));
           for (std::int64_t& t : targets)
             t = static_cast<std::int64_t>(random() % static_cast<unsigned>(vocab));
-          const Result result = run(logits, dtype, n, vocab, row_stride, shift, targets);
-          const Result again = run(logits, dtype, n, vocab, row_stride, shift, targets);
-          for (std::size_t i = 0; i < targets.size(); ++i) {
-            const float* row = logits.data() + static_cast<std::int64_t>(i) * row_stride;
-            double sum = 0;
-            for (std::int64_t j = 0; j < vocab; ++j) sum += std::exp(static_cast<double>(row[j]));
-            REQUIRE(std::abs(static_cast<double>(result.log_sum_exp[i]) - std::log(sum)) <
-                    1e-5 * (1 + std::abs(std::log(sum))));
-            REQUIRE(std::abs(static_cast<double>(result.surprise[i]) -
-                             (std::log(sum) - static_cast<double>(row[targets[i]]))) < 3e-5);
-            REQUIRE(std::memcmp(&result.surprise[i], &again.surprise[i], 4) == 0);
+          std::vector<double> sums;
+          for (const bool parts : {false, true}) {
+            const Result result = run(logits, dtype, n, vocab, row_stride, shift, targets, parts);
+            const Result again = run(logits, dtype, n, vocab, row_stride, shift, targets, parts);
+            for (std::size_t i = 0; i < targets.size(); ++i) {
+              const float* row = logits.data() + static_cast<std::int64_t>(i) * row_stride;
+              if (!parts) {
+                double sum = 0;
+                for (std::int64_t j = 0; j < vocab; ++j)
+                  sum += std::exp(static_cast<double>(row[j]));
+                sums.push_back(std::log(sum));
+              }
+              REQUIRE(std::abs(static_cast<double>(result.log_sum_exp[i]) - sums[i]) <
+                      1e-5 * (1 + std::abs(sums[i])));
+              REQUIRE(std::abs(static_cast<double>(result.surprise[i]) -
+                               (sums[i] - static_cast<double>(row[targets[i]]))) < 3e-5);
+              REQUIRE(std::memcmp(&result.surprise[i], &again.surprise[i], 4) == 0);
+            }
           }
         }
 }
 
+TEST_CASE("surprise of rows in parts does not depend on the order of their blocks") {
+  EPISODIC_NEEDS_DEVICE();
+  std::mt19937 random(8);
+  constexpr std::int64_t kVocab = 9000;
+  std::vector<float> logits =
+      episodic_test::normal_floats(static_cast<std::size_t>(3 * kVocab), random, 4.0f);
+  std::vector<std::vector<float>> results;
+  episodic_test::in_every_order([&] {
+    results.push_back(
+        run(logits, DType::float32, 3, kVocab, kVocab, 0, {0, 5000, kVocab - 1}, true).surprise);
+  });
+  for (const auto& result : results) REQUIRE(result == results.front());
+}
+
 TEST_CASE("surprise kernel shows NaN rows and unknown targets as NaN, other rows untouched") {
   EPISODIC_NEEDS_DEVICE();
-  std::vector<float> logits(4 * 700, 0.5f);
-  logits[700 + 699] = std::numeric_limits<float>::quiet_NaN();
-  const Result result = run(logits, DType::float32, 4, 700, 700, 0, {3, 0, 700, -1});
-  REQUIRE(std::abs(result.surprise[0] - std::log(700.0f)) < 1e-4f);
-  for (const int i : {1, 2, 3}) REQUIRE(std::isnan(result.surprise[static_cast<std::size_t>(i)]));
-  REQUIRE(std::isfinite(result.log_sum_exp[2]));
+  for (const std::int64_t vocab : {700, 7000}) {
+    std::vector<float> logits(static_cast<std::size_t>(4 * vocab), 0.5f);
+    logits[static_cast<std::size_t>(2 * vocab - 1)] = std::numeric_limits<float>::quiet_NaN();
+    const Result result =
+        run(logits, DType::float32, 4, vocab, vocab, 0, {3, 0, vocab, -1}, vocab > 700);
+    REQUIRE(std::abs(result.surprise[0] - std::log(static_cast<float>(vocab))) < 1e-4f);
+    for (const int i : {1, 2, 3}) REQUIRE(std::isnan(result.surprise[static_cast<std::size_t>(i)]));
+    REQUIRE(std::isfinite(result.log_sum_exp[2]));
+  }
 }
 
 TEST_CASE("surprise kernel refuses the rows that the host refuses, and is never below 0") {
   EPISODIC_NEEDS_DEVICE();
   const float inf = std::numeric_limits<float>::infinity();
-  constexpr std::size_t kVocab = 700;
-  std::vector<float> logits(6 * kVocab, 0.25f);
-  const auto row = [&](std::size_t i) { return logits.begin() + static_cast<long>(i * kVocab); };
-  row(0)[5] = inf;  // +inf beside the target
-  row(1)[3] = inf;  // +inf is the target
-  std::fill_n(row(2), kVocab, -inf);
-  row(3)[3] = -inf;  // cannot come, and comes
-  std::fill_n(row(4), kVocab, -inf);
-  row(4)[3] = 17.3f;  // nothing else can come
-  row(5)[3] = 90.0f;  // hardly anything else
-  const Result result =
-      run(logits, DType::float32, 6, kVocab, kVocab, 0, std::vector<std::int64_t>(6, 3));
-  for (const std::size_t i : {0, 1, 2}) REQUIRE(std::isnan(result.surprise[i]));
-  REQUIRE(result.surprise[3] == inf);
-  for (const std::size_t i : {4, 5}) {
-    REQUIRE(result.surprise[i] == 0.0f);
-    REQUIRE_FALSE(std::signbit(result.surprise[i]));
+  for (const std::int64_t vocab : {700, 7000}) {
+    const auto width = static_cast<std::size_t>(vocab);
+    std::vector<float> logits(6 * width, 0.25f);
+    const auto row = [&](std::size_t i) { return logits.begin() + static_cast<long>(i * width); };
+    row(0)[vocab - 5] = inf;  // +inf beside the target
+    row(1)[3] = inf;          // +inf is the target
+    std::fill_n(row(2), vocab, -inf);
+    row(3)[3] = -inf;  // cannot come, and comes
+    std::fill_n(row(4), vocab, -inf);
+    row(4)[3] = 17.3f;  // nothing else can come
+    row(5)[3] = 90.0f;  // hardly anything else
+    const Result result = run(logits, DType::float32, 6, vocab, vocab, 0,
+                              std::vector<std::int64_t>(6, 3), vocab > 700);
+    for (const std::size_t i : {0, 1, 2}) REQUIRE(std::isnan(result.surprise[i]));
+    REQUIRE(result.surprise[3] == inf);
+    for (const std::size_t i : {4, 5}) {
+      REQUIRE(result.surprise[i] == 0.0f);
+      REQUIRE_FALSE(std::signbit(result.surprise[i]));
+    }
   }
 }
 

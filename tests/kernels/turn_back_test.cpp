@@ -144,8 +144,7 @@ TEST_CASE("a batch of rows turned back has the bits of its sequences alone") {
           p.y = arena.out<unsigned char>(p.n * p.n_heads * 16 * episodic::size_of(dtype));
           return p;
         },
-        turn_back, turn_back_batch,
-        [](std::int64_t n) { return episodic_test::launches_of(n, kMostInLaunch); });
+        turn_back, turn_back_batch, [](std::int64_t n) { return episodic_test::launches_of(n); });
   TurnBackParams sound;
   sound.dtype = DType::float32;
   sound.n_heads = 1;

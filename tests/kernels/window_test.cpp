@@ -265,9 +265,9 @@ TEST_CASE("mean_fixed_query is the mean of the rotated queries") {
     std::int64_t n, heads, d, rotary_dim, shift;
     bool interleaved = false;
   };
-  const Case cases[] = {{1, 2, 16, 16, 0},      {32, 3, 8, 4, 0},  {33, 3, 24, 8, 0},
-                        {77, 2, 72, 72, 8},     {77, 3, 10, 6, 1}, {2049, 1, 8, 8, 0},
-                        {33, 2, 16, 8, 0, true}};
+  const Case cases[] = {{1, 2, 16, 16, 0},       {32, 3, 8, 4, 0},   {33, 3, 24, 8, 0},
+                        {77, 2, 72, 72, 8},      {77, 3, 10, 6, 1},  {2049, 1, 8, 8, 0},
+                        {33, 2, 16, 8, 0, true}, {70, 5, 96, 96, 0}, {70, 3, 256, 64, 0}};
   for (const DType dtype : kDTypes)
     for (const Case& c : cases) {
       const std::int64_t width = c.heads * c.d, row = width + c.shift;
@@ -280,7 +280,6 @@ TEST_CASE("mean_fixed_query is the mean of the rotated queries") {
       angle.compute(table, 4095, 1);
       const DeviceArray<unsigned char> d_q(episodic_test::stored(q, dtype));
       const DeviceArray<float> cos(angle.cos), sin(angle.sin);
-      const DeviceArray<float> mean(static_cast<std::size_t>(width));
       MeanQueryParams p;
       p.dtype = dtype;
       p.n = c.n;
@@ -292,16 +291,22 @@ TEST_CASE("mean_fixed_query is the mean of the rotated queries") {
       p.q_row_stride = row;
       p.fixed_cos = cos.data();
       p.fixed_sin = sin.data();
-      p.mean = mean.data();
       p.workspace_bytes = mean_query_workspace_bytes(p);
       const DeviceArray<double> workspace(p.workspace_bytes / sizeof(double));
       p.workspace = workspace.data();
+      const std::vector<std::uint32_t> none(static_cast<std::size_t>(c.heads), 0);
+      const DeviceArray<std::uint32_t> arrived(none);
       std::vector<std::vector<float>> results;
-      episodic_test::in_every_order([&] {
-        REQUIRE(mean_fixed_query(p, nullptr) == cudaSuccess);
-        REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
-        results.push_back(mean.host());
-      });
+      for (const bool in_one : {false, true})
+        episodic_test::in_every_order([&] {
+          p.maybe_arrived = in_one ? arrived.data() : nullptr;
+          const DeviceArray<float> mean(static_cast<std::size_t>(width));
+          p.mean = mean.data();
+          REQUIRE(mean_fixed_query(p, nullptr) == cudaSuccess);
+          REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+          results.push_back(mean.host());
+          REQUIRE(arrived.host() == none);
+        });
       for (const auto& result : results) REQUIRE(result == results.front());
       for (std::int64_t h = 0; h < c.heads; ++h)
         for (std::int64_t at = 0; at < c.d; ++at) {

@@ -411,6 +411,10 @@ const char* name_of(Plant plant) {
       return "marks not handed over";
     case Plant::marks_released_too_early:
       return "marks released too early";
+    case Plant::younger_group_not_waited_for:
+      return "younger group not waited for";
+    case Plant::tile_released_with_older_group:
+      return "tile released with older group";
     case Plant::count:
       break;
   }

@@ -48,6 +48,9 @@ enum class Plant {
   wrong_swizzle,
   marks_not_handed_over,     // one lane arrives for its warp, without a __syncwarp before it
   marks_released_too_early,  // the same where they were read
+  // two groups of products on their way, of which the older one is waited for first
+  younger_group_not_waited_for,    // its sums are changed once the older one has ended
+  tile_released_with_older_group,  // while the younger one still reads it
   count,
 };
 const char* name_of(Plant plant);

@@ -63,6 +63,8 @@ const std::map<Plant, Kinds> kCaught = {
     {Plant::wrong_swizzle, FaultKind::launch},
     {Plant::marks_not_handed_over, FaultKind::race},
     {Plant::marks_released_too_early, FaultKind::race},
+    {Plant::younger_group_not_waited_for, FaultKind::asynchronous},
+    {Plant::tile_released_with_older_group, {FaultKind::asynchronous, FaultKind::race}},
 };
 
 struct Run {

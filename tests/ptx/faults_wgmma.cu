@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
           *reinterpret_cast<const uint4*>(halves + 8 * eight_of_left(piece / 8, piece % 8));
     publish_to_products();
     if (!has(Plant::too_few_meet) || thread / 32 != 2) sync_threads<kWarpgroupSize>(1);
-    float sums[32] = {};
+    float sums[32] = {}, others[32] = {};  // of two groups: channels 0 to 31, and 32 to 63
     int seen = 0;
     for (int tile = 0; tile < kTiles; ++tile) {
       const int stage = tile % kStages;
@@ -84,27 +84,45 @@ __global__ void __launch_bounds__(2 * kWarpgroupSize)
       if (!has(Plant::tile_not_published)) publish_to_products();
       if (!has(Plant::product_without_fence)) {
         hold(sums);
+        hold(others);
         begin_products();
       }
-      if (!has(Plant::warp_without_product) || thread / 32 != 1)
-        for (int c = 0; c < 4; ++c)
-          Products<__half, 64>::of_columns(
-              sums, moved_by(matrix_at(left, 1024), c * 32),
-              moved_by(matrix_at(tiles[stage], has(Plant::wrong_matrix_stride) ? 512 : 1024),
-                       c * 32),
-              true);
+      const auto multiply = [&](float(&to)[32], int c) {
+        Products<__half, 64>::of_columns(
+            to, moved_by(matrix_at(left, 1024), c * 32),
+            moved_by(matrix_at(tiles[stage], has(Plant::wrong_matrix_stride) ? 512 : 1024), c * 32),
+            true);
+      };
+      const bool multiplies = !has(Plant::warp_without_product) || thread / 32 != 1;
+      if (multiplies) {
+        multiply(sums, 0);
+        multiply(sums, 1);
+      }
+      commit_products();
+      if (multiplies) {
+        multiply(others, 2);
+        multiply(others, 3);
+      }
       if (has(Plant::tile_released_too_early) && lane == 0) arrive(&empty[stage]);
       if (has(Plant::product_not_waited_for)) {
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         for (float& sum : sums) sum *= 1.5f;
       }
-      end_products();
+      commit_products();
+      wait_products<1>();
       hold(sums);
+      if (has(Plant::younger_group_not_waited_for))
+        for (float& sum : others) sum *= 1.5f;
+      if (has(Plant::tile_released_with_older_group) && lane == 0) arrive(&empty[stage]);
+      wait_products<0>();
+      hold(others);
       if (!has(Plant::marks_released_too_early)) __syncwarp();
-      if (!has(Plant::tile_released_too_early) && lane == 0) arrive(&empty[stage]);
+      if (!has(Plant::tile_released_too_early) && !has(Plant::tile_released_with_older_group) &&
+          lane == 0)
+        arrive(&empty[stage]);
     }
-    out[2 * thread] = seen == 2 * kTiles ? sums[0] : -1e9f;
-    out[2 * thread + 1] = sums[22];
+    out[2 * thread] = seen == 2 * kTiles ? sums[0] + others[0] : -1e9f;
+    out[2 * thread + 1] = sums[22] + others[22];
   }
 }
 
@@ -137,6 +155,8 @@ void run_ring(Plant plant, bool with_fault, const float* in, float* out, std::ui
     EPISODIC_CASE(wrong_swizzle);
     EPISODIC_CASE(marks_not_handed_over);
     EPISODIC_CASE(marks_released_too_early);
+    EPISODIC_CASE(younger_group_not_waited_for);
+    EPISODIC_CASE(tile_released_with_older_group);
 #undef EPISODIC_CASE
     default:
       return;

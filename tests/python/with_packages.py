@@ -2,7 +2,7 @@
 """Runs a test by a Python that has what it needs.
 
 usage: with_packages.py NEEDS TEST [ARGUMENTS]
-NEEDS: 5 or 4 (torch and that version of transformers), or tools (mypy and matplotlib)
+NEEDS: 5 or 4 (torch and that version of transformers), lm_eval (it, and what 5 is), or tools (mypy and matplotlib)
 
 The Python is that of EPISODIC_PYTHON_TRANSFORMERS (for version 4: EPISODIC_PYTHON_TRANSFORMERS_4), else the one for
 which scripts/setup --transformers put packages into the folder EPISODIC_PYTHON_PACKAGES, else this one. A test that
@@ -12,8 +12,9 @@ import pathlib
 import sys
 
 
-def command(version):
+def command(needs):
     """(Python, what is behind its other paths for modules, and before those for libraries)"""
+    version = "5" if needs == "lm_eval" else needs
     folder = pathlib.Path(os.environ.get("EPISODIC_PYTHON_PACKAGES", ""))
     if version == "tools":
         there = (folder / "tools" / "stamp").is_file()
@@ -22,6 +23,7 @@ def command(version):
     if named:
         return named, [], []
     sets = [folder / f"transformers_{v}" for v in sorted({"5", version})]  # the older one holds what it has otherwise
+    sets += [folder / needs] if needs == "lm_eval" else []
     if not all((of / "stamp").is_file() for of in sets) or not (folder / "python").is_file():
         return sys.executable, [], []
     python, torch = (folder / "python").read_text().splitlines()

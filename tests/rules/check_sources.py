@@ -18,22 +18,24 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 # Room -> what it may include of the others. The order of dependence in docs/architecture.md.
 ROOMS = {
     "base": [],
+    "group": ["base"],
+    "mpi": ["base", "group"],
     "cpu": ["base"],
-    "timeline": ["base", "cpu"],
+    "timeline": ["base", "cpu", "group"],
     "attention": ["base", "cpu"],
-    "recall": ["base", "cpu", "timeline"],
+    "recall": ["base", "cpu", "timeline", "group"],
     "store": ["base", "cpu", "timeline", "attention", "recall"],
     "retention": ["base"],
-    "memory": ["base", "cpu", "timeline", "attention", "recall", "store", "retention"],
+    "memory": ["base", "cpu", "group", "timeline", "attention", "recall", "store", "retention"],
     "text": ["base"],
     "grammar": ["base", "text"],
     "device": ["base", "timeline", "attention", "recall", "store", "memory", "text", "model",
                "session"],
-    "model": ["base", "cpu", "timeline", "attention", "recall", "store", "memory", "text"],
+    "model": ["base", "cpu", "group", "timeline", "attention", "recall", "store", "memory", "text"],
     "torch_slots": ["base", "model"],
     "device_torch": ["base", "model", "device", "torch_slots"],
     "torch_ops": ["base", "attention", "device_torch", "torch_slots"],
-    "session": ["base", "timeline", "attention", "recall", "store", "memory", "text", "grammar", "model"],
+    "session": ["base", "group", "timeline", "attention", "recall", "store", "memory", "text", "grammar", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
     "server": ["base", "memory", "text", "grammar", "timeline", "model", "session"],
     "c": ["base", "attention", "timeline", "memory", "text", "model", "session", "device"],
@@ -45,6 +47,7 @@ SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "
 BEHIND_HEADERS = {
     "src/tools/trace_on_device.cpp": {"device", "kernels"},  # runs the kernels of golden cases, no engine
     "benchmarks/bench_kernels.cpp": {"kernels"},             # times them one by one
+    "benchmarks/bench_device_model.cpp": {"kernels"},        # bytes of codes; turns early launches off
     "benchmarks/bench_store.cpp": {"store"},                 # reads the raw medium by the store's engines
     "benchmarks/memoria_sorting.cpp": {"training"},          # its optimizer
 }
@@ -218,7 +221,7 @@ def bodies(root):
 
 
 # Rooms of the header-only core, whose code must not meet the compiled library's (base/inline.hpp).
-CORE_ROOMS = ("attention", "base", "cpu", "memory", "recall", "retention", "store", "timeline")
+CORE_ROOMS = ("attention", "base", "cpu", "group", "memory", "recall", "retention", "store", "timeline")
 # The same code in both: C++17, for kernels too.
 SHARED_HEADERS = ("base/dtype.hpp", "base/rules/")
 

@@ -111,6 +111,14 @@ TEST_CASE("messages: what a request says") {
   REQUIRE((all.stream && all.store && all.recall && all.progress));
   REQUIRE(all.memory == "book");
   REQUIRE(json::parse(all.variables) == json{{"enable_thinking", false}});
+  const auto variables = [](const char* thinking) {
+    return parse_messages_request(message_body("a", {{"thinking", json::parse(thinking)}}).dump(),
+                                  {})
+        .variables;
+  };
+  REQUIRE(json::parse(variables(R"({"type": "enabled", "budget_tokens": 1024})")) ==
+          json{{"enable_thinking", true}});
+  REQUIRE(variables(R"({"type": "adaptive"})").empty());
   // a system's text alone is no turn, and an empty one is none
   json empty = message_body("a", {{"system", ""}});
   REQUIRE(parse_messages_request(empty.dump(), {}).messages.size() == 1);
@@ -144,7 +152,9 @@ TEST_CASE("messages: what is wrong with a request is named") {
            {"tool_choice", R"({"type": "any"})"},
            {"tool_choice", R"({"type": "sometimes"})"},
            {"tool_choice", "\"auto\""},
-           {"thinking", R"({"type": "enabled", "budget_tokens": 1024})"},
+           {"thinking", R"({"type": "enabled"})"},
+           {"thinking", R"({"type": "enabled", "budget_tokens": 0})"},
+           {"thinking", R"({"type": "sometimes"})"},
            {"thinking", "true"},
            {"mcp_servers", "[{}]"},
            {"container", "\"c\""},

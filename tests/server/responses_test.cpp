@@ -658,7 +658,9 @@ TEST_CASE("responses: what is wrong is named, and a server without memories says
   REQUIRE(with("truncation", "sometimes") == "truncation");
   REQUIRE(with("metadata", {{"a", 1}}) == "metadata");
   REQUIRE(with("messages", json::array()) == "messages");
-  REQUIRE(with("reasoning", {{"effort", "high"}}) == "effort");
+  REQUIRE(with("reasoning", {{"effort", "high"}, {"summary", "auto"}}) == "taken");
+  REQUIRE(with("reasoning", {{"effort", "utmost"}}) == "effort");
+  REQUIRE(with("reasoning", {{"summary", "detailed"}}) == "summary");
   const auto item = [&](json one) { return refused({{"input", json::array({std::move(one)})}}); };
   REQUIRE(item({{"role", "user"}, {"content", "a"}}) == "taken");
   REQUIRE(item({{"type", "message"},

@@ -292,13 +292,14 @@ TEST_CASE("serve: what asks for nothing is taken, whatever client sends it") {
     "audio": {"voice": "x"}, "frequency_penalty": 3, "function_call": {"name": "f"},
     "functions": [{}], "logit_bias": {"a": 1}, "logprobs": "all", "top_logprobs": 2,
     "modalities": ["text", "audio"], "n": 99, "prediction": {"type": "content", "content": "x"},
-    "reasoning_effort": "high", "response_format": {"type": "xml"},
+    "reasoning_effort": "utmost", "response_format": {"type": "xml"},
     "tool_choice": "required", "tools": [{"type": "function"}], "verbosity": "low",
     "web_search_options": {}, "top_k": -2, "mirostat": 2, "xtc_probability": 0.5,
     "repeat_penalty": 1.1, "grammar": 5, "json_schema": "object",
     "min_tokens": 4, "use_beam_search": true, "stop_token_ids": [5], "guided_json": {},
     "continue_final_message": true, "skip_special_tokens": false, "extra_body": {"n": 2}})",
         "");
+  check(RequestKind::chat, R"({"reasoning_effort": "high"})", "taken");
   check(RequestKind::completion, R"({"logprobs": -1, "echo": true, "suffix": "x", "best_of": 2})",
         "");
   check(RequestKind::chat, R"({"stream_options": {"include_obfuscation": true}})",
@@ -416,6 +417,34 @@ TEST_CASE("serve: chat_template_kwargs set nothing of the server's, and end no t
   REQUIRE(harmless(named));
   REQUIRE(!service.prepare(parse_request(RequestKind::chat, with({{"mood", "calm"}}).dump(), {}))
                .work.prompt.text.empty());
+}
+
+TEST_CASE("serve: how much a model is to think reaches its template") {
+  const auto variables = [](json more) {
+    json body{{"messages", {say("user", "a")}}};
+    body.update(more);
+    return parse_request(RequestKind::chat, body.dump(), {}).variables;
+  };
+  REQUIRE(variables(json::object()).empty());
+  REQUIRE(json::parse(variables({{"reasoning_effort", "low"}})) ==
+          json{{"reasoning_effort", "low"}});
+  REQUIRE(json::parse(variables({{"reasoning_effort", "none"}})) ==
+          json{{"reasoning_effort", "none"}, {"enable_thinking", false}});
+  // what the template's own field says comes first
+  REQUIRE(json::parse(variables({{"reasoning_effort", "none"},
+                                 {"chat_template_kwargs", {{"enable_thinking", true}}}})) ==
+          json{{"reasoning_effort", "none"}, {"enable_thinking", true}});
+
+  const TempDir dir;
+  make_chat_model(dir / "model", "{{ reasoning_effort }}{{ messages[0].content }}");
+  const auto engine = engine_of(dir / "model");
+  Service service(*engine);
+  const json body{{"messages", {say("user", "a")}}, {"reasoning_effort", "high"}};
+  const ChatPrompt prompt =
+      service.prepare(parse_request(RequestKind::chat, body.dump(), {})).work.prompt;
+  std::vector<std::int64_t> ids = prompt.text;
+  ids.insert(ids.end(), prompt.question.begin(), prompt.question.end());
+  REQUIRE(engine->tokenizer().decode(ids).find("higha") != std::string::npos);
 }
 
 TEST_CASE("serve: the engine never waits for a client, and a slow one is given up") {

@@ -70,6 +70,9 @@ class DeviceDecoder final : public LanguageModel {
     bool graphs = true;
     /// Of the memories that it is given: DeviceMemoryOptions::event_tokens.
     std::int64_t event_tokens = 0;
+    /// The same: DeviceMemoryOptions::representatives and codes_from.
+    DType representatives = DType::float32;
+    std::int64_t codes_from = DeviceMemoryOptions::kCodesWherePaid;
     /// Rounds the plain matrices of the layers to E4M3 with a scale a row, the row's largest number
     /// over 448: half of 16 bits. Checkpoints of FP8 with such scales get their codes back.
     bool fp8_weights = false;

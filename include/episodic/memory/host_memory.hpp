@@ -11,6 +11,7 @@
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
 #include "episodic/base/tensor_view.hpp"
+#include "episodic/group/group.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/memory_shape.hpp"
 #include "episodic/memory/sequence_memory.hpp"
@@ -56,6 +57,12 @@ class HostMemory : public SequenceMemory {
   void begin_step(std::int64_t n, StepKind kind = StepKind::decode) override;
 
   MemoryKind memory_kind() const override { return MemoryKind::host; }
+
+  /// Of a memory whose heads are a rank's (MemoryShape::ranks): the other ranks, which make the
+  /// same calls. Before its first step. A step then ends on all ranks or on none (Group::agree): a
+  /// caller who gives up a step before end_step calls Group::agree with the reason (as_one).
+  /// \throws ConfigError for a group of another rank or size
+  void join(std::shared_ptr<Group> group);
 
   /// One layer of the step. Each of the four is float32, bfloat16 or float16 where it lies, with
   /// strides: the parts of a fused projection. Rows of 16 bits give what the same numbers in
@@ -108,6 +115,7 @@ class HostMemory : public SequenceMemory {
 
   /// Calls `hook` in every layer that recalls events, between recall and attention, from the next
   /// step on; empty: no more. It is no part of a snapshot or of what is kept.
+  /// \throws ConfigError where ranks recall together (MemoryShape::recall_together)
   void set_recall_hook(RecallHook hook);
 
   /// Asks `hook` for the ranking of a layer's events wherever its index would be searched, from the

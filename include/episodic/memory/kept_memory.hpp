@@ -88,6 +88,10 @@ struct MemoryManifest {
 /// True if the folder holds a kept memory (which may be damaged).
 bool holds_memory(const std::filesystem::path& dir);
 
+/// Where a rank of a group keeps its part of a memory: `dir`/rank-I-of-N.
+/// \throws ConfigError if `dir` is the memory of one process, or of another number of ranks
+std::filesystem::path folder_of_rank(const std::filesystem::path& dir, int rank, int ranks);
+
 /// Whether a name in a memory's folder is that of a cache, "encoded-<16 hexadecimal digits>.win":
 /// of what can be computed again from the memory (session/window_vectors.hpp). No manifest names
 /// one. Forks share caches; the commit after something was forgotten or gone back behind removes

@@ -13,6 +13,10 @@
 
 namespace EPISODIC_NAMESPACE {
 
+/// The version of a state from which it names the rank whose memory it is; others are of one
+/// process.
+inline constexpr std::uint32_t kSharesOfRanks = 7;
+
 /// What may differ from layer to layer.
 struct LayerShape {
   RotaryTable rotary;    ///< empty: the layer rotates nothing (NoPE)
@@ -31,6 +35,10 @@ struct MemoryShape {
   RotaryTable rotary;           ///< of all layers, if `layers` is empty; must not be empty then
   /// Each layer by itself, n_layers of them, instead of `rotary`; empty: all alike.
   std::vector<LayerShape> layers = {};
+  /// Of a group whose ranks divide the heads: n_heads and n_kv_heads are this rank's (share_of).
+  std::int64_t ranks = 1, rank = 0;
+  /// A lane is all ranks': they recall by the sum of their scores.
+  bool recall_together = false;
 
   LayerShape layer(std::int64_t l) const {
     return layers.empty() ? LayerShape{rotary, 0.0f, 0.0f} : layers[static_cast<std::size_t>(l)];

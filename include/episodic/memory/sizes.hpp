@@ -15,6 +15,11 @@ namespace EPISODIC_NAMESPACE {
 /// \throws ConfigError for a shape that makes no sense, or settings that name layers it has not
 void check_shape(const MemoryConfig& config, const MemoryShape& shape);
 
+/// The settings of one rank, from those of the whole: `recall_groups` are its own. Says in `shape`
+/// whether its ranks recall together: with `recall_groups` 1 and one table of events.
+/// \throws ConfigError for recall_groups that the ranks do not divide
+MemoryConfig share_of(const MemoryConfig& config, MemoryShape& shape);
+
 /// Whether a layer recalls.
 bool recalls(const MemoryConfig& config, std::int64_t layer);
 

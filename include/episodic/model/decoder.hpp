@@ -45,6 +45,9 @@ class Decoder final : public LanguageModel {
   const std::vector<AppliedLora>& adapters() const;
 
   const ModelConfig& config() const override;
+  /// The ranks that it is divided among, all of which make its steps together; null: one process.
+  /// A step counts on all of them or on none.
+  const std::shared_ptr<Group>& group() const;
   std::int64_t chunk() const override;
   std::int64_t tokens() const override;
   using LanguageModel::step;

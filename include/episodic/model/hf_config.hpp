@@ -111,6 +111,9 @@ struct ModelConfig {
   std::string text_part_of;
   std::vector<Rope> ropes;
   std::vector<LayerSpec> layers;
+  /// Of a group whose ranks divide heads and feed-forward channels: those above are this rank's
+  /// (model/tensor_parallel.hpp).
+  std::int64_t ranks = 1, rank = 0;
   std::int64_t bos_token = -1;
   /// Tokens that end an answer: of generation_config.json, then of config.json; in a GGUF file
   /// those of its keys and of the names that llama.cpp takes for ends.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "episodic/base/callbacks.hpp"
+#include "episodic/group/group.hpp"
 #include "episodic/memory/kept_memory.hpp"
 #include "episodic/model/hf_config.hpp"
 #include "episodic/model/lora.hpp"
@@ -32,6 +33,8 @@ struct ModelOptions {
   bool merge_lora = false;       ///< into the weights (floats only) instead of beside them
   /// Q8_0 or Q4_0: matrices are rounded to blocks in memory (model/quantize.hpp), after merging.
   std::optional<TensorType> quantize = {};
+  /// The ranks that the model is divided among (model/tensor_parallel.hpp); null: one process.
+  std::shared_ptr<Group> group = {};
   /// Told where a model's files contradict each other and which of them was believed: warnings.
   LogCallback log = {};
 
@@ -51,6 +54,7 @@ struct OpenModel {
   std::vector<AppliedLora> adapters;         ///< beside the weights, or merged into them
   bool merged = false;                       ///< which of both
   std::optional<TensorType> quantized = {};  ///< what the matrices were rounded to in memory
+  std::shared_ptr<Group> group = {};         ///< whose rank's share it is; null: it is whole
   /// Directory with tokenizer.json and tokenizer_config.json; empty for a GGUF file.
   std::filesystem::path tokenizer_dir;
   /// Where the files contradict each other, a line each: config.json says tied and the file has a

@@ -106,7 +106,8 @@ class Timeline {
 
   /// Boundaries, refined, and what they close: see `closed`.
   /// \param keys of all layers, the step's own tokens among them
-  void decide(std::span<const KeyRing> keys);
+  /// \param group whose ranks have the keys of other heads; null: all heads are here
+  void decide(std::span<const KeyRing> keys, Group* group = nullptr);
   /// What the open step closes: ranges that follow the scope's events. Valid until the next begin.
   const std::vector<TokenRange>& closed(std::int64_t scope = 0) const { return at(scope).closed; }
 
@@ -171,7 +172,7 @@ class Timeline {
     return static_cast<std::size_t>(token % static_cast<std::int64_t>(scope.final_flags.size()));
   }
   void make_scopes(const MemoryConfig& config, std::int64_t capacity);
-  void decide(std::size_t scope, std::span<const KeyRing> keys);
+  void decide(std::size_t scope, std::span<const KeyRing> keys, Group* group);
 
   KeyShape keys_;
   std::int64_t n_local_ = 0, recall_every_ = 1, refine_layers_ = 0;

@@ -265,13 +265,20 @@ void take_stop_sequences(Fields& fields, GenerateOptions& options) {
   }
 }
 
-/// What models with a switch for it read of it.
+/// What models with a switch for it read of it. A budget is checked, and not held to: `max_tokens`
+/// bounds thoughts and answer together.
 std::string thinking_of(Fields& fields) {
   const Tree* thinking = fields.find("thinking");
   if (!thinking) return "";
-  if (!thinking->is_object() || thinking->value("type", Tree()) != "disabled")
-    Fields::wrong("thinking", "is not built; leave it out or give {\"type\": \"disabled\"}");
-  return R"({"enable_thinking":false})";
+  const Tree type = thinking->is_object() ? thinking->value("type", Tree()) : Tree();
+  if (type == "disabled") return R"({"enable_thinking":false})";
+  if (type == "adaptive") return "";
+  if (type != "enabled")
+    Fields::wrong("thinking", "must have the type enabled, adaptive or disabled");
+  const Tree budget = thinking->value("budget_tokens", Tree());
+  if (!budget.is_number_integer() || budget < 1)
+    Fields::wrong("thinking", "must have budget_tokens, a whole number above 0");
+  return R"({"enable_thinking":true})";
 }
 
 void take_sampling(Fields& fields, SamplingOptions& sampling) {

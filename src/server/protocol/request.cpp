@@ -316,20 +316,33 @@ void take_includes(Fields& fields, Request& request) {
 
 }  // namespace
 
-std::string template_variables_of(const json& variables) {
+std::string template_variables_of(const json* variables, const json* effort, const char* field) {
   constexpr std::string_view kSet[] = {"messages",     "tools",
                                        "documents",    "functions",
                                        "conversation", "add_generation_prompt",
                                        "strftime_now", "raise_exception",
                                        "namespace",    "range",
                                        "loop",         "continue_final_message"};
-  if (!variables.is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
-  for (const auto& [name, value] : variables.items())
-    if (name.ends_with("_token") || name.ends_with("_tokens") ||
-        std::find(std::begin(kSet), std::end(kSet), name) != std::end(kSet))
-      Fields::wrong("chat_template_kwargs",
-                    fmt::format("may not set '{}', which the server sets", printable(name)));
-  return variables.dump();
+  constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+  const auto among = [](const auto& names, const std::string& name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  json all = json::object();
+  if (effort) {
+    if (!effort->is_string() || !among(kEfforts, effort->get_ref<const std::string&>()))
+      Fields::wrong(field, fmt::format("must be one of {}", fmt::join(kEfforts, ", ")));
+    all["reasoning_effort"] = *effort;
+    if (*effort == "none") all["enable_thinking"] = false;
+  }
+  if (variables) {
+    if (!variables->is_object()) Fields::wrong("chat_template_kwargs", "must be an object");
+    for (const auto& [name, value] : variables->items())
+      if (name.ends_with("_token") || name.ends_with("_tokens") || among(kSet, name))
+        Fields::wrong("chat_template_kwargs",
+                      fmt::format("may not set '{}', which the server sets", printable(name)));
+    all.update(*variables);
+  }
+  return effort || variables ? all.dump() : "";
 }
 
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
@@ -345,9 +358,8 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   if (kind == RequestKind::chat) {
     request.messages = messages_of(fields);
     o.max_new = fields.count("max_completion_tokens", 0, o.max_new);
-    if (const json* variables = fields.find("chat_template_kwargs")) {
-      request.variables = template_variables_of(*variables);
-    }
+    request.variables = template_variables_of(fields.find("chat_template_kwargs"),
+                                              fields.find("reasoning_effort"), "reasoning_effort");
     take_tools(parsed, fields, request);
     take_reasoning_format(fields, request);
     fields.take(kOfChat);

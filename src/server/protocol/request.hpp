@@ -19,8 +19,13 @@ namespace episodic::server {
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
                       std::span<const std::string_view> others = {});
 
-/// What a client may set of a chat's template (`chat_template_kwargs`), as JSON: nothing that the
-/// server sets. \throws RequestError
-std::string template_variables_of(const nlohmann::json& variables);
+/// What a client may set of a chat's template, as JSON: nothing that the server sets.
+/// \param variables `chat_template_kwargs`; null: none
+/// \param effort how much the model is to think: becomes `reasoning_effort`, and for "none"
+///        `enable_thinking` false too, where `variables` set neither; null: as the template has it
+/// \param field name of the effort's field, for errors
+/// \returns a JSON object; empty where nothing is set. \throws RequestError
+std::string template_variables_of(const nlohmann::json* variables, const nlohmann::json* effort,
+                                  const char* field);
 
 }  // namespace episodic::server

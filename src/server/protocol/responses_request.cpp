@@ -27,8 +27,8 @@ constexpr AsksForNothing kOfResponses[] = {
     {"extra_body", "[{}]"},
 };
 constexpr AsksForNothing kOfResponsesStream[] = {{"include_obfuscation", "[false]"}};
-constexpr AsksForNothing kOfReasoning[] = {
-    {"effort", "[\"none\"]"}, {"summary", "[]"}, {"generate_summary", "[]"}};
+constexpr AsksForNothing kOfReasoning[] = {{"summary", "[\"auto\"]"},
+                                           {"generate_summary", "[\"auto\"]"}};
 
 /// What `include` may ask for that no answer of this server has.
 constexpr std::string_view kNeverThere[] = {
@@ -465,14 +465,15 @@ ResponsesRequest parse_responses_request(std::string_view body, const GenerateOp
   request.said["metadata"] = metadata_of(fields.find("metadata"));
   const std::string user = fields.text("user", "");
   request.said["user"] = user.empty() ? Json() : Json(user);
-  if (const json* variables = fields.find("chat_template_kwargs"))
-    request.variables = template_variables_of(*variables);
+  const json* effort = nullptr;
   if (const json* reasoning = fields.find("reasoning")) {
     if (!reasoning->is_object()) Fields::wrong("reasoning", "must be an object");
     Fields of_reasoning(*reasoning);
+    effort = of_reasoning.find("effort");
     of_reasoning.take(kOfReasoning);
     of_reasoning.require_known();
   }
+  request.variables = template_variables_of(fields.find("chat_template_kwargs"), effort, "effort");
   request.stream = fields.flag("stream");
   request.progress = fields.flag("return_progress");
   if (const json* options = fields.find("stream_options")) {

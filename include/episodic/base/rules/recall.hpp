@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// The rules of recall (EM 3.4): budgets, the order of events, the filling of a buffer, the
-/// neighbours of an event.
+/// The rules of recall (EM 3.4): budgets, the order of events, bins of their scores, the filling of
+/// a buffer, the neighbours of an event.
 
 #include <cmath>
 #include <cstdint>
@@ -35,16 +35,20 @@ EPISODIC_HOST_DEVICE inline RecallBudget recall_budget(std::int64_t total, doubl
   return {total - contiguity, contiguity};
 }
 
+EPISODIC_HOST_DEVICE inline std::uint32_t float_bits(float x) {
+#if defined(__CUDA_ARCH__)
+  return __float_as_uint(x);
+#else
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return bits;
+#endif
+}
+
 /// A number that is larger for the event that comes first: by score, then the earlier event. NaN
 /// counts as -inf; 0 and -0 are equal.
 EPISODIC_HOST_DEVICE inline std::uint64_t event_rank(float score, std::int32_t event) {
-  const float positive_zero = score + 0.0f;
-  std::uint32_t bits;
-#if defined(__CUDA_ARCH__)
-  bits = __float_as_uint(positive_zero);
-#else
-  std::memcpy(&bits, &positive_zero, 4);
-#endif
+  std::uint32_t bits = float_bits(score + 0.0f);
   constexpr std::uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u;
   if ((bits & ~kSign) > kInfinity) bits = kSign | kInfinity;
   const std::uint32_t key = (bits & kSign) ? ~bits : bits | kSign;
@@ -59,6 +63,43 @@ EPISODIC_HOST_DEVICE inline int bin_shift(std::uint64_t range, int bins) {
   int shift = 0;
   while ((range >> shift) >= static_cast<std::uint64_t>(bins)) ++shift;
   return shift;
+}
+
+/// Where a search's scores were decided: its bins are narrow there. It changes the time of the next
+/// search, and no result.
+struct ScoreCentre {
+  float at = 0;     ///< score of the last event that the search took; finite
+  float scale = 0;  ///< the largest size of a score that it took; finite, 0: not known yet
+};
+
+/// Bins of scores, in their order: kScoreBins / 2 on either side of a centre. 64 bins divide each
+/// doubling of the distance to it, from scale / 4096 to 16 scale. What is nearer or farther is in
+/// the innermost or outermost bin.
+inline constexpr int kScoreBins = 2048;
+struct ScoreBins {
+  float at;
+  std::uint32_t least;  ///< bits of the distance at which the innermost bin ends
+};
+EPISODIC_HOST_DEVICE inline ScoreBins score_bins(const ScoreCentre& centre) {
+  const float scale = centre.scale > 0.0f ? centre.scale : 256.0f;
+  return {centre.at, float_bits(scale * 0x1p-12f)};
+}
+
+/// The bin of a score. A score that is not smaller than another has no lower bin: float32's
+/// subtraction keeps the order, and so do the bits of a float's size. NaN counts as -inf.
+EPISODIC_HOST_DEVICE inline int score_bin(float score, const ScoreBins& bins) {
+  constexpr int kHalf = kScoreBins / 2;
+  constexpr std::uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u;
+#if defined(__CUDA_ARCH__)
+  const float distance = __fsub_rn(score, bins.at);  // never fused with what made the score
+#else
+  const float distance = score - bins.at;
+#endif
+  std::uint32_t size = float_bits(distance) & ~kSign;
+  if (size > kInfinity) size = kInfinity;
+  const std::uint32_t steps = size > bins.least ? (size - bins.least) >> 17 : 0;
+  const int step = steps < kHalf ? static_cast<int>(steps) : kHalf - 1;
+  return distance >= 0.0f ? kHalf + step : kHalf - 1 - step;
 }
 
 /// What happens to an event on its way into a buffer. `skip`: the buffer was full before it.

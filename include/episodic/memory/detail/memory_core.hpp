@@ -14,6 +14,7 @@
 #include "episodic/attention/attend.hpp"
 #include "episodic/base/config.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/group/group.hpp"
 #include "episodic/memory/counters.hpp"
 #include "episodic/memory/detail/layer_bank.hpp"
 #include "episodic/memory/detail/retention.hpp"
@@ -101,6 +102,9 @@ struct MemoryCore {
   // -- the parts of a step ------------------------------------------------------------------------
 
   void recall(std::int64_t l, std::int64_t p);
+  /// The ranking of a lane that is all ranks': by the sum of their scores.
+  /// \param query of this rank's heads
+  RecallBuffers::Ranking ranking_of_all(const Lane& lane, const float* query);
   /// What each lane of a layer attends to, into `lists`; its events are leased. \param far whether
   /// any key is outside a query's window \param again by the events that this step has recalled
   /// \return events recalled, over all lanes
@@ -122,6 +126,8 @@ struct MemoryCore {
   void check_end() const;
   /// The step's end, once the timeline has read its signal. \param ids null: unknown
   void finish(const std::int64_t* ids);
+  /// Waits for the outcome of the step on all ranks. \param before events of each scope before it
+  void agree(std::span<const std::int64_t> before);
   /// Asks retention about the events of the chunk whose end the open step reaches.
   void apply_retention(EventId first_event);
   /// Forgets what retention gave up.
@@ -147,6 +153,12 @@ struct MemoryCore {
   std::int64_t counted_events() const;         // of all scopes
   const Lane& lane_at(std::int64_t lane) const;
   void check_idle(const char* what) const;
+  /// A hook that would rank or weight by a rank's part of a lane. \throws ConfigError
+  template <class Hook>
+  void refuse_hook(const Hook& hook, const char* what) const {
+    if (hook && shape.recall_together) refuse_hook(what);
+  }
+  [[noreturn]] void refuse_hook(const char* what) const;
   void check_layer(std::int64_t layer) const;
   void check_scope(std::int64_t scope) const;
   void check_event(std::int64_t scope, EventId event) const;
@@ -159,7 +171,8 @@ struct MemoryCore {
   MemoryConfig config;
   MemoryShape shape;
   std::vector<std::int64_t> given;
-  std::int64_t capacity = 0;  // tokens of the rings
+  std::shared_ptr<Group> group;  // whose ranks have the other heads; null: one process
+  std::int64_t capacity = 0;     // tokens of the rings
 
   std::vector<Rotation> rotations;       // one for each rotary table; the layers refer to them
   std::vector<std::size_t> rotation_of;  // by layer
@@ -192,6 +205,8 @@ struct MemoryCore {
   AttentionHook attention_hook;
   std::vector<double> masses, event_masses;  // of all segments; of a lane's events
   std::vector<float> scores, weights;        // of the events that it looks at
+  std::vector<float> sums_of_scores;         // of all events of a lane that is all ranks'
+  bool scored = false;                       // whether they are of the present recall
 
   mutable ThreadGuard threads;
 };

@@ -44,12 +44,27 @@ EPISODIC_INLINE HostMemory::~HostMemory() = default;
 EPISODIC_INLINE HostMemory::HostMemory(HostMemory&&) noexcept = default;
 EPISODIC_INLINE HostMemory& HostMemory::operator=(HostMemory&&) noexcept = default;
 
+EPISODIC_INLINE void HostMemory::join(std::shared_ptr<Group> group) {
+  detail::MemoryCore& m = *core_;
+  const detail::ThreadGuard::Inside guard(m.threads);
+  m.check_idle("join");
+  const std::int64_t ranks = group ? group->size() : 1, rank = group ? group->rank() : 0;
+  if (m.shape.ranks != ranks || m.shape.rank != rank)
+    throw ConfigError(concat("join: the memory is that of rank ", m.shape.rank, " of ",
+                             m.shape.ranks, ", the group's end that of rank ", rank, " of ", ranks,
+                             "; open it with as many ranks as it was made with"));
+  m.group = ranks > 1 ? std::move(group) : nullptr;
+}
+
 EPISODIC_INLINE void HostMemory::begin_step(std::int64_t n, StepKind kind) {
   detail::MemoryCore& m = *core_;
   const detail::ThreadGuard::Inside guard(m.threads);
   if (n < 1 || n > m.config.chunk)
     throw DataError(concat("begin_step: n = ", n, " tokens, must be in [1, chunk = ",
                            m.config.chunk, "]; feed longer texts in several steps"));
+  if (m.shape.ranks > 1 && !m.group)
+    throw ConfigError(concat("begin_step: the memory is that of rank ", m.shape.rank, " of ",
+                             m.shape.ranks, "; join it to their group first"));
   m.open = false;
   m.forget_due();
   if (m.retention) m.retention->begin_step();
@@ -172,11 +187,13 @@ EPISODIC_INLINE void HostMemory::abandon_step() {
 
 EPISODIC_INLINE void HostMemory::set_recall_hook(RecallHook hook) {
   const detail::ThreadGuard::Inside guard(core_->threads);
+  core_->refuse_hook(hook, "set_recall_hook");
   core_->recall_hook = std::move(hook);
 }
 
 EPISODIC_INLINE void HostMemory::set_rank_hook(RankHook hook) {
   const detail::ThreadGuard::Inside guard(core_->threads);
+  core_->refuse_hook(hook, "set_rank_hook");
   core_->rank_hook = std::move(hook);
 }
 

@@ -12,8 +12,10 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/inline.hpp"
+#include "episodic/base/parallel.hpp"
 #include "episodic/base/rules/recall.hpp"
 #include "episodic/base/text.hpp"
+#include "episodic/recall/detail/exact_index.hpp"
 
 namespace EPISODIC_NAMESPACE::detail {
 
@@ -161,7 +163,9 @@ EPISODIC_INLINE void MemoryCore::recall(std::int64_t l, std::int64_t p) {
   const std::int64_t width = shape.n_heads / layer.n_lanes() * shape.head_dim;
   const float* query = mean_query.data() + p * width;
   RecallBuffers::Ranking ranking;
-  if (rank_hook)
+  if (shape.recall_together)
+    ranking = ranking_of_all(lane, query);
+  else if (rank_hook)
     ranking = [&](std::int64_t count, std::vector<ScoredEvent>& best) {
       const RankRequest request{l,
                                 p,
@@ -175,6 +179,31 @@ EPISODIC_INLINE void MemoryCore::recall(std::int64_t l, std::int64_t p) {
       return true;
     };
   lane.next_recall.recall(config, *lane.index, events, query, outside, ranking);
+}
+
+EPISODIC_INLINE RecallBuffers::Ranking MemoryCore::ranking_of_all(const Lane& lane,
+                                                                  const float* query) {
+  scored = false;  // a longer list of the same recall needs no further message
+  return [this, &lane, query](std::int64_t count, std::vector<ScoredEvent>& best) {
+    const RepresentativeIndex& index = *lane.index;
+    const std::int64_t n_events = index.size();
+    if (!scored) {
+      sums_of_scores.assign(static_cast<std::size_t>(n_events), 0.0f);
+      constexpr std::int64_t kEvents = 64;  // of a task
+      parallel_for((n_events + kEvents - 1) / kEvents, [&](std::int64_t task) {
+        for (EventId e = task * kEvents; e < std::min(n_events, (task + 1) * kEvents); ++e)
+          if (!index.forgotten(e))
+            sums_of_scores[static_cast<std::size_t>(e)] = index.score(query, e);
+      });
+      group->sum(std::span<float>(sums_of_scores));
+      scored = true;
+    }
+    best.clear();
+    for (EventId e = 0; e < n_events; ++e)
+      if (!index.forgotten(e)) best.push_back({e, sums_of_scores[static_cast<std::size_t>(e)]});
+    keep_best(best, count);
+    return true;
+  };
 }
 
 EPISODIC_INLINE void MemoryCore::acquire(std::int64_t l, std::int64_t p) {
@@ -330,14 +359,16 @@ EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
   const std::int64_t first = time.tokens();
   {
     Stopwatch watch(counters.seconds.refine);
-    time.decide(bank.key_rings());
+    time.decide(bank.key_rings(), group.get());
   }
   Stopwatch watch(counters.seconds.close);
   reserve_ids(n);
   // Tiers may be full and dtypes may refuse a number: then all is as it was before the step.
   const EventId first_event = time.events().size();
+  const std::vector<std::int64_t> before = group ? n_events() : std::vector<std::int64_t>();
   bank.close(time, first);
   if (retention && Retention::reaches(first, first + n, config.chunk)) apply_retention(first_event);
+  if (group) agree(before);
 
   if (retention) retention->commit();
   bank.commit(first, n);
@@ -348,6 +379,16 @@ EPISODIC_INLINE void MemoryCore::finish(const std::int64_t* ids) {
   counters.tokens += n;
   counters.recalled_events += n_recalled;
   open = false;
+}
+
+/// The step counts on every rank or on none: what bank.close wrote is taken back if this fails.
+EPISODIC_INLINE void MemoryCore::agree(std::span<const std::int64_t> before) {
+  try {
+    group->agree();
+  } catch (...) {
+    bank.truncate(before);
+    throw;
+  }
 }
 
 /// What bank.close wrote is taken back if this fails.
@@ -473,6 +514,12 @@ EPISODIC_INLINE const Lane& MemoryCore::lane_at(std::int64_t lane) const {
 
 EPISODIC_INLINE void MemoryCore::check_idle(const char* what) const {
   if (open) throw DataError(concat(what, ": a step is open; call end_step first"));
+}
+
+EPISODIC_INLINE void MemoryCore::refuse_hook(const char* what) const {
+  throw ConfigError(concat(what,
+                           ": the ranks recall together, and a hook would see one rank's part "
+                           "of a query; set recall_groups to a multiple of the ranks"));
 }
 
 EPISODIC_INLINE void MemoryCore::check_layer(std::int64_t layer) const {

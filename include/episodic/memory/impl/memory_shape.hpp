@@ -19,8 +19,14 @@ EPISODIC_INLINE std::string difference(const MemoryShape& a, const MemoryShape& 
   const auto number = [](const char* name, std::int64_t then, std::int64_t now) {
     return then == now ? std::string() : concat(name, " is ", then, ", not ", now);
   };
+  if (a.ranks != b.ranks)
+    return concat("the number of ranks that its heads are divided among is ", a.ranks, ", not ",
+                  b.ranks);
+  if (a.recall_together != b.recall_together)
+    return a.recall_together ? "its ranks recall together (recall_groups 1), not each by itself"
+                             : "its ranks recall each by itself, not together (recall_groups 1)";
   for (const std::string& found :
-       {number("the number of layers", a.n_layers, b.n_layers),
+       {number("its rank", a.rank, b.rank), number("the number of layers", a.n_layers, b.n_layers),
         number("the number of query heads", a.n_heads, b.n_heads),
         number("the number of key/value heads", a.n_kv_heads, b.n_kv_heads),
         number("head_dim", a.head_dim, b.head_dim)})
@@ -62,6 +68,10 @@ EPISODIC_INLINE void MemoryShape::save(ByteWriter& to) const {
     to.put(s.scale);
     to.put(s.softcap);
   }
+  if (ranks == 1) return;
+  to.put(ranks);
+  to.put(rank);
+  to.put(static_cast<std::int64_t>(recall_together));
 }
 
 EPISODIC_INLINE MemoryShape MemoryShape::load(ByteReader& from) {
@@ -86,6 +96,14 @@ EPISODIC_INLINE MemoryShape MemoryShape::load(ByteReader& from) {
     s.layers.push_back(std::move(layer));
   }
   s.rotary = s.layers.front().rotary;
+  if (from.version() < kSharesOfRanks) return s;
+  s.ranks = from.get<std::int64_t>();
+  s.rank = from.get<std::int64_t>();
+  const auto together = from.get<std::int64_t>();
+  if (s.ranks < 2 || s.ranks > kMost || s.rank < 0 || s.rank >= s.ranks || together < 0 ||
+      together > 1)
+    throw FileError(from.where() + ": names an impossible rank; the file is damaged");
+  s.recall_together = together == 1;
   return s;
 }
 

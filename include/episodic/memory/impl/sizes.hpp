@@ -66,6 +66,31 @@ inline void check_sizes(const MemoryConfig& c, const MemoryShape& shape) {
                   {{"n_repr", c.n_repr}});
 }
 
+/// What the ranks of a group cannot do without messages that they do not send.
+inline void check_ranks(const MemoryConfig& c, const MemoryShape& shape) {
+  if (shape.ranks == 1) return;
+  const auto refuse = [&](const char* what, const char* instead) {
+    throw ConfigError(
+        concat("memory configuration: ", what, " among ", shape.ranks, " ranks: ", instead));
+  };
+  if (shape.ranks < 1 || shape.rank < 0 || shape.rank >= shape.ranks)
+    throw ConfigError(
+        concat("memory shape: rank ", shape.rank, " of ", shape.ranks, " ranks is none"));
+  if (c.retention)
+    refuse("retention", "what forgets reads the attention of all heads; run it in one process");
+  if (c.scope == EventScope::head) return;
+  if (c.segmenter == SegmenterKind::k_similarity || c.segmenter == SegmenterKind::gaussian)
+    refuse("a segmenter that reads the keys of all heads",
+           "set scope to \"head\", where each head reads its own, or another segmenter");
+  if (!shape.recall_together) return;
+  if (c.index == IndexKind::faiss)
+    refuse("index = \"faiss\"",
+           "it searches whole vectors, of which a rank has a part; set index "
+           "to \"exact\", or recall_groups to a multiple of the ranks");
+  if (c.reweight != Reweighting::none)
+    refuse("reweight", "a cosine is of all heads; set recall_groups to a multiple of the ranks");
+}
+
 }  // namespace sizes_detail
 
 EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& shape) {
@@ -103,6 +128,7 @@ EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& 
                                ", must be >= 0 (0: none)"));
   }
   sizes_detail::check_sizes(config, shape);
+  sizes_detail::check_ranks(config, shape);
   if (const std::int64_t groups = config.lanes_per_layer(shape.n_kv_heads);
       shape.n_kv_heads % groups != 0)
     throw ConfigError(concat("memory configuration: recall_groups = ", groups,
@@ -123,6 +149,21 @@ EPISODIC_INLINE void check_shape(const MemoryConfig& config, const MemoryShape& 
     if (l >= shape.n_layers)
       throw ConfigError(concat("memory configuration: recall_layers names layer ", l,
                                ", but the model has only layers 0 to ", shape.n_layers - 1));
+}
+
+EPISODIC_INLINE MemoryConfig share_of(const MemoryConfig& config, MemoryShape& shape) {
+  MemoryConfig mine = config;
+  if (shape.ranks == 1 || config.scope == EventScope::head) return mine;
+  const std::int64_t groups = config.recall_groups;
+  shape.recall_together = groups == 1;
+  if (shape.recall_together) return mine;
+  if (groups % shape.ranks != 0)
+    throw ConfigError(concat("memory configuration: recall_groups = ", groups, " among ",
+                             shape.ranks,
+                             " ranks; give 1, by which all ranks recall together, or a multiple of "
+                             "the ranks"));
+  mine.recall_groups = groups / shape.ranks;
+  return mine;
 }
 
 EPISODIC_INLINE std::int64_t ring_capacity(const MemoryConfig& c) {

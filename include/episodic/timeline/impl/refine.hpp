@@ -43,7 +43,7 @@ EPISODIC_INLINE BoundaryRefiner::BoundaryRefiner(Refinement objective, std::int6
 
 EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing> layers,
                                                          TokenRange window, std::int64_t from,
-                                                         std::int64_t to) {
+                                                         std::int64_t to, Group* group) {
   using namespace refine_detail;
   // Splits t in [from, to] of the window. Every layer and head is a unit of its own: its sums stay
   // in the first cache level over all tokens, and the units are added in a fixed order afterwards.
@@ -73,14 +73,20 @@ EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing
     }
   });
 
+  sums_.assign(static_cast<std::size_t>(3 * n_splits), 0.0);
+  for (std::int64_t i = 0; i < n_splits; ++i)
+    for (std::int64_t unit = 0; unit < n_units; ++unit) {
+      const double* part = scratch_.data() + unit * stride + 3 * i;
+      for (std::int64_t c = 0; c < 3; ++c) sums_[static_cast<std::size_t>(3 * i + c)] += part[c];
+    }
+  if (group) group->sum(std::span<double>(sums_));
+
   std::vector<rules::SplitScore> scores(static_cast<std::size_t>(n_splits));
   rules::SplitScore best{-std::numeric_limits<double>::infinity(), 0.0};
   for (std::int64_t i = 0; i < n_splits; ++i) {
+    const double* sum = sums_.data() + 3 * i;
     rules::SplitSums p;
-    for (std::int64_t unit = 0; unit < n_units; ++unit) {
-      const double* part = scratch_.data() + unit * stride + 3 * i;
-      p.ss += part[0], p.rr += part[1], p.sr += part[2];
-    }
+    p.ss = sum[0], p.rr = sum[1], p.sr = sum[2];
     const std::int64_t t = from + i;
     const rules::SplitScore score =
         rules::split_score(rule_of(objective_), p, t - window.start, window.end - t);
@@ -95,7 +101,7 @@ EPISODIC_INLINE std::int64_t BoundaryRefiner::best_split(std::span<const KeyRing
 
 EPISODIC_INLINE void BoundaryRefiner::step(std::span<const KeyRing> layers, std::int64_t first,
                                            std::span<const std::uint8_t> raw,
-                                           std::span<std::uint8_t> final_flags) {
+                                           std::span<std::uint8_t> final_flags, Group* group) {
   if (raw.size() != final_flags.size())
     throw DataError(concat("boundary refinement: ", raw.size(), " raw and ", final_flags.size(),
                            " final flags; give one per token"));
@@ -123,7 +129,7 @@ EPISODIC_INLINE void BoundaryRefiner::step(std::span<const KeyRing> layers, std:
             throw DataError(concat("boundary refinement: the keys of ", window.size(),
                                    " tokens are needed, but a ring holds ", ring.capacity,
                                    "; make it hold the previous step and this one"));
-        if (w.from <= b) moved = best_split(layers, window, w.from, b);
+        if (w.from <= b) moved = best_split(layers, window, w.from, b, group);
       }
     }
     final_flags[static_cast<std::size_t>(moved - first)] = 1;

@@ -169,7 +169,7 @@ EPISODIC_INLINE void Timeline::read(const float* surprise) {
   next_logits_.clear();
 }
 
-EPISODIC_INLINE void Timeline::decide(std::span<const KeyRing> keys) {
+EPISODIC_INLINE void Timeline::decide(std::span<const KeyRing> keys, Group* group) {
   for (Scope& scope : scopes_) {
     StepRecord& r = scope.next_record;
     r.first = tokens_;
@@ -192,18 +192,18 @@ EPISODIC_INLINE void Timeline::decide(std::span<const KeyRing> keys) {
   if (!by_head_) {
     // A memory without refinement may be of fewer layers than it would begin at.
     const auto from = refines_ ? static_cast<std::size_t>(refine_layers_) : std::size_t{0};
-    decide(0, keys.subspan(std::min(from, keys.size())));
+    decide(0, keys.subspan(std::min(from, keys.size())), group);
     return;
   }
   parallel_for(scopes(), [&](std::int64_t s) {
     const KeyRing ring =
         keys[static_cast<std::size_t>(s / keys_.n_kv_heads)].head(s % keys_.n_kv_heads);
-    decide(static_cast<std::size_t>(s), std::span(&ring, 1));
+    decide(static_cast<std::size_t>(s), std::span(&ring, 1), nullptr);  // a head is on one rank
   });
 }
 
 /// \param keys of the scope, for refinement and segmenters of its own
-EPISODIC_INLINE void Timeline::decide(std::size_t s, std::span<const KeyRing> keys) {
+EPISODIC_INLINE void Timeline::decide(std::size_t s, std::span<const KeyRing> keys, Group* group) {
   Scope& scope = scopes_[s];
   StepRecord& r = scope.next_record;
   if (segmenters_.size() > 1)
@@ -211,7 +211,7 @@ EPISODIC_INLINE void Timeline::decide(std::size_t s, std::span<const KeyRing> ke
                             r.raw_boundaries);
   if (refines_) {
     scope.refiner.resume(scope.now.last_boundary, scope.now.last_in_previous);
-    scope.refiner.step(keys, tokens_, r.raw_boundaries, r.final_boundaries);
+    scope.refiner.step(keys, tokens_, r.raw_boundaries, r.final_boundaries, group);
     scope.next_boundary = scope.refiner.last_boundary();
     scope.next_in_previous = scope.refiner.last_in_previous();
   } else {
