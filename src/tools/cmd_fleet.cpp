@@ -46,12 +46,17 @@ Json fleet_json(const FleetFlags& flags, const FleetHardware& h, const Fleet& f)
   json["hardware"] = {{"name", h.name}, {"devices_of_a_machine", h.devices}};
   json["load"] = {{"devices", flags.load.devices}, {"ranks", flags.load.ranks},
                   {"replicas", f.replicas},        {"conversations", flags.load.conversations},
-                  {"active", flags.load.active},   {"tokens", flags.load.tokens}};
+                  {"active", flags.load.active},   {"tokens", flags.load.tokens},
+                  {"shared", flags.load.shared}};
   json["conversation"] = {{"events", f.memory.n_events},
                           {"windows", f.memory.windows},
                           {"representatives", f.memory.representatives},
                           {"codes", f.memory.codes},
                           {"event_store", f.memory.events}};
+  json["shared"] = {{"events", f.shared.n_events},
+                    {"representatives", f.shared.representatives},
+                    {"codes", f.shared.codes},
+                    {"event_store", f.shared.events}};
   json["device"] = {{"weights", f.weights}, {"total", f.device}, {"room", h.device_bytes}};
   json["machine"] = {
       {"host", f.host}, {"host_room", h.host_bytes}, {"disk", f.disk}, {"disk_room", h.disk_bytes}};
@@ -69,7 +74,7 @@ std::string fleet_text(const FleetFlags& flags, const FleetHardware& h, const Fl
   const MemoryBytes& of = f.memory;
   std::string text = fmt::format(
       "computed, not measured: {} devices ({}), {} of them for one model, {} replicas\n"
-      "a conversation of {} tokens in {} events\n"
+      "a conversation of {} tokens in {} events{}\n"
       "  {} of windows, {} of representatives, {} of their codes, {} of keys and values\n"
       "of {} conversations each replica writes {} at once\n"
       "  device  {:>10} of {}, weights {}\n"
@@ -78,7 +83,11 @@ std::string fleet_text(const FleetFlags& flags, const FleetHardware& h, const Fl
       "  events of those that are written: {:.0f} % on devices, {:.0f} % in host memory, {:.0f} % "
       "on disk\n",
       count_text(flags.load.devices), h.name, count_text(flags.load.ranks), count_text(f.replicas),
-      count_text(flags.load.tokens), count_text(static_cast<std::int64_t>(of.n_events)),
+      count_text(flags.load.tokens - flags.load.shared),
+      count_text(static_cast<std::int64_t>(of.n_events)),
+      flags.load.shared > 0
+          ? fmt::format(", behind {} that all share", count_text(flags.load.shared))
+          : "",
       size_text(of.windows), size_text(of.representatives), size_text(of.codes),
       size_text(of.events), count_text(flags.load.conversations), count_text(flags.load.active),
       size_text(f.device), size_text(h.device_bytes), size_text(f.weights), size_text(f.host),
@@ -138,6 +147,7 @@ void add_fleet(Command& app) {
   add_count(sub, "--conversations", load.conversations, "In all", 1);
   add_count(sub, "--active", load.active, "Of those, what each replica writes at once", 1);
   add_count(sub, "--tokens", load.tokens, "Of a conversation's memory", 1);
+  add_count(sub, "--shared", load.shared, "Of those, the ones that all conversations share");
   sub.option("--weight-bits", load.weight_bits, "Bits of a weight of the layers")
       .positive()
       .shows_default();

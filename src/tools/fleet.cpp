@@ -109,6 +109,11 @@ void check(const FleetHardware& h, const FleetLoad& load) {
   positive("--conversations", load.conversations);
   positive("--active", load.active);
   positive("--tokens", load.tokens);
+  if (load.shared < 0 || load.shared > load.tokens)
+    throw ConfigError(
+        fmt::format("--shared: {}, must be at most --tokens {}", load.shared, load.tokens));
+  if (!(load.event_tokens >= 1))
+    throw ConfigError(fmt::format("--event-tokens: {}, must be at least 1", load.event_tokens));
   if (load.devices % load.ranks != 0)
     throw ConfigError(fmt::format("--ranks: {} do not divide --devices {}; give a divisor of it",
                                   load.ranks, load.devices));
@@ -120,12 +125,12 @@ void check(const FleetHardware& h, const FleetLoad& load) {
     throw ConfigError(fmt::format("--hardware: devices = {}, must be at least 1", h.devices));
 }
 
-/// Seconds and bytes of the sums of a step of n tokens, of one rank.
+/// Seconds and bytes of the sums of a step of n tokens of so many conversations, of one rank.
 StepCost sums(const FleetModel& m, const MemoryConfig& c, const FleetHardware& h, std::int64_t n,
-              std::int64_t n_events, std::int64_t ranks) {
+              std::int64_t conversations, std::int64_t n_events, std::int64_t ranks) {
   StepCost cost{.part = "sums between ranks"};
   if (ranks == 1) return cost;
-  cost.bytes = step_sum_bytes(m, c, n, n_events, ranks);
+  cost.bytes = step_sum_bytes(m, c, n, conversations, n_events, ranks);
   const bool near = ranks <= h.devices;
   // few bytes go at once; more in two rounds
   const double rounds = Group::sum_bytes(n * m.hidden, 4, static_cast<int>(ranks), 0) ==
@@ -133,7 +138,8 @@ StepCost sums(const FleetModel& m, const MemoryConfig& c, const FleetHardware& h
                             ? 1
                             : 2;
   const double messages =
-      static_cast<double>(m.summed) * rounds + (sums_scores(m, c, ranks) ? 2 * recalling(m, c) : 0);
+      static_cast<double>(m.summed) * rounds +
+      (sums_scores(m, c, ranks) ? 2 * recalling(m, c) * static_cast<double>(conversations) : 0);
   cost.seconds = messages * (near ? h.link_latency : h.network_latency) +
                  cost.bytes / (near ? h.link_rate : h.network_rate);
   return cost;
@@ -237,12 +243,13 @@ MemoryBytes memory_bytes(const FleetModel& m, const MemoryConfig& c, double toke
 }
 
 double step_sum_bytes(const FleetModel& m, const MemoryConfig& c, std::int64_t n,
-                      std::int64_t n_events, std::int64_t ranks) {
+                      std::int64_t conversations, std::int64_t n_events, std::int64_t ranks) {
   const int size = static_cast<int>(ranks);
   double bytes = static_cast<double>(m.summed) *
                  static_cast<double>(Group::sum_bytes(n * m.hidden, 4, size, 0));
   if (sums_scores(m, c, ranks))
-    bytes += recalling(m, c) * static_cast<double>(Group::sum_bytes(n_events, 4, size, 0));
+    bytes += recalling(m, c) * static_cast<double>(conversations) *
+             static_cast<double>(Group::sum_bytes(n_events, 4, size, 0));
   return bytes;
 }
 
@@ -264,7 +271,7 @@ void add_conversations(Fleet& f, const MemoryConfig& c, const FleetHardware& h,
                   static_cast<double>(c.n_mem) * kv_element(c, 2));
   window.seconds = window.bytes / rate;
   StepCost search{.part = "search of events"};
-  search.bytes = count * searches * f.memory.codes / ranks;
+  search.bytes = count * searches * (f.memory.codes + f.shared.codes) / ranks;
   search.seconds = search.bytes / rate;
   const double fetched = count * searches * load.changed * static_cast<double>(c.n_mem) *
                          recalling(m, c) * pairs * kv_element(c, 2);
@@ -288,12 +295,13 @@ void place(Fleet& f, const FleetHardware& h, const FleetLoad& load) {
   const double ranks = static_cast<double>(load.ranks), active = static_cast<double>(load.active);
   const double machines =
       std::ceil(static_cast<double>(load.devices) / static_cast<double>(h.devices));
-  const MemoryBytes& of = f.memory;
-  const double held = of.windows + of.representatives + of.codes;
+  const MemoryBytes &of = f.memory, &shared = f.shared;
   f.weights = (f.model.layer_weights * load.weight_bits / 8) / ranks + f.model.vocab_weights * 2;
-  f.device = f.weights + active * held / ranks;
+  const double found_by =
+      active * (of.representatives + of.codes) + shared.representatives + shared.codes;
+  f.device = f.weights + (active * of.windows + found_by) / ranks;
   const double room = std::max(0.0, h.device_bytes * 0.94 - f.device);
-  const double events = active * of.events / ranks;
+  const double events = (active * of.events + shared.events) / ranks;
   f.device_events = events > 0 ? std::min(1.0, room / events) : 1;
   f.device += f.device_events * events;
   if (f.device > h.device_bytes)
@@ -304,10 +312,12 @@ void place(Fleet& f, const FleetHardware& h, const FleetLoad& load) {
         bytes_text(static_cast<std::int64_t>(f.device)),
         bytes_text(static_cast<std::int64_t>(h.device_bytes)),
         bytes_text(static_cast<std::int64_t>(f.weights)),
-        bytes_text(static_cast<std::int64_t>(active * (of.representatives + of.codes) / ranks))));
+        bytes_text(static_cast<std::int64_t>(found_by / ranks))));
   const double all_active =
       std::min(static_cast<double>(load.conversations), active * static_cast<double>(f.replicas));
-  const double awake = all_active * of.events * (1 - f.device_events) / machines;
+  // replicas of one machine read one copy of what is shared
+  const double of_shared = shared.events / std::max(1.0, ranks / static_cast<double>(h.devices));
+  const double awake = (all_active * of.events / machines + of_shared) * (1 - f.device_events);
   const double asleep = (static_cast<double>(load.conversations) - all_active) *
                         (of.windows + of.representatives + of.events) / machines;
   const double host_room = h.host_bytes * 0.9;
@@ -334,12 +344,17 @@ Fleet estimate_fleet(const ModelConfig& config, const MemoryConfig& memory, cons
   f.model = fleet_model(config);
   const FleetModel& m = f.model;
   f.replicas = load.devices / load.ranks;
-  const double n_events = std::ceil(static_cast<double>(load.tokens) / load.event_tokens);
-  f.memory = memory_bytes(m, memory, static_cast<double>(load.tokens), n_events, 2);
+  const auto bytes_of = [&](std::int64_t tokens) {
+    const double n = static_cast<double>(tokens);
+    return memory_bytes(m, memory, n, std::ceil(n / load.event_tokens), 2);
+  };
+  f.memory = bytes_of(load.tokens - load.shared);
+  f.shared = bytes_of(load.shared);
+  f.shared.windows = 0;
   place(f, h, load);
   const double ranks = static_cast<double>(load.ranks), active = static_cast<double>(load.active);
   const double rate = h.device_rate * h.rate_share, flops = h.device_flops * h.flops_share;
-  const auto events = static_cast<std::int64_t>(n_events);
+  const auto events = static_cast<std::int64_t>(f.memory.n_events + f.shared.n_events);
   const auto products = [&](double n) {
     StepCost cost{.part = "products"};
     cost.bytes = weight_bytes(m, load, n);
@@ -350,7 +365,7 @@ Fleet estimate_fleet(const ModelConfig& config, const MemoryConfig& memory, cons
   f.token = {products(active)};
   add_conversations(f, memory, h, load, active, 1.0 / static_cast<double>(memory.recall_every),
                     f.token);
-  f.token.push_back(sums(m, memory, h, load.active, events, load.ranks));
+  f.token.push_back(sums(m, memory, h, load.active, load.active, events, load.ranks));
   const double n = static_cast<double>(memory.chunk);
   f.chunk = {products(n)};
   add_conversations(f, memory, h, load, 1, 1, f.chunk);
@@ -359,7 +374,7 @@ Fleet estimate_fleet(const ModelConfig& config, const MemoryConfig& memory, cons
   attention.flops = 6 * static_cast<double>(m.heads * m.head_dim * m.memory_layers) * n / ranks *
                     (static_cast<double>(memory.n_init + memory.n_local + memory.n_mem) + n / 2);
   attention.seconds = std::max(attention.seconds, attention.flops / flops);
-  f.chunk.push_back(sums(m, memory, h, memory.chunk, events, load.ranks));
+  f.chunk.push_back(sums(m, memory, h, memory.chunk, 1, events, load.ranks));
   f.token_seconds = seconds_of(f.token);
   f.chunk_seconds = seconds_of(f.chunk);
   const double replicas = static_cast<double>(f.replicas);

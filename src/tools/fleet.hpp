@@ -46,6 +46,7 @@ struct FleetLoad {
   std::int64_t conversations = 1;  ///< in all
   std::int64_t active = 1;         ///< of those that a replica writes at once
   std::int64_t tokens = 0;         ///< of a conversation's memory
+  std::int64_t shared = 0;         ///< of those, what all conversations share (a base)
   double event_tokens = 14;        ///< mean length of an event
   double weight_bits = 16;         ///< of a weight of the layers
   double changed = 0.1;            ///< share of the recalled tokens that the recall before had not
@@ -78,11 +79,11 @@ struct MemoryBytes {
 MemoryBytes memory_bytes(const FleetModel& model, const MemoryConfig& config, double tokens,
                          double n_events, double element);
 
-/// Bytes that one rank sends for a step of n tokens with `n_events` events: sums of o and down, and
-/// of scores where ranks recall together (docs/parallel.md). Rank 0's step ids, an outcome and
-/// boundaries that move come on top.
+/// Bytes that one rank sends for a step of n tokens of so many conversations with `n_events` events
+/// each: sums of o and down, and of scores where ranks recall together (docs/parallel.md). Rank 0's
+/// step ids, an outcome and boundaries that move come on top.
 double step_sum_bytes(const FleetModel& model, const MemoryConfig& config, std::int64_t n,
-                      std::int64_t n_events, std::int64_t ranks);
+                      std::int64_t conversations, std::int64_t n_events, std::int64_t ranks);
 
 /// Where a step's time goes, of one replica.
 struct StepCost {
@@ -92,7 +93,8 @@ struct StepCost {
 
 struct Fleet {
   FleetModel model;
-  MemoryBytes memory;  ///< of a conversation
+  MemoryBytes memory;  ///< of a conversation, but for what all share
+  MemoryBytes shared;  ///< that, without windows
   std::int64_t replicas = 0;
   double weights = 0;  ///< bytes on a device
   double device = 0;   ///< bytes on a device, with what is active

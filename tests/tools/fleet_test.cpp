@@ -61,7 +61,7 @@ TEST_CASE("the bytes of a step are those that ranks send") {
       const bool ranked = events > 0 && tokens_of(memory->events()) > 2 * config.n_mem;
       if (!ranked) continue;
       ++scored;
-      auto expected = static_cast<std::int64_t>(step_sum_bytes(whole, config, n, events, ranks));
+      auto expected = static_cast<std::int64_t>(step_sum_bytes(whole, config, n, 1, events, ranks));
       if (group->rank() == 0) expected += (ranks - 1) * 8 * (n + 3);
       require(group->counters().bytes - before == expected, "other bytes");
     }
@@ -124,6 +124,15 @@ TEST_CASE("seconds, tiers and prices by hand") {
   REQUIRE(f.written == 3 * 2 / seconds);
   REQUIRE(std::abs(f.price_written - 3 * 1e-3 * 1e6 / f.written) < 1e-9 * f.price_written);
 
+  // what all share lies once on each device, and is searched by each
+  load.shared = 700;
+  const Fleet together = estimate_fleet(model, config, h, load);
+  REQUIRE(together.token[2].bytes == f.token[2].bytes);
+  REQUIRE(together.token_seconds == f.token_seconds);
+  REQUIRE(std::abs(f.device - together.device -
+                   (f.memory.representatives + f.memory.codes + f.memory.events) / 2) < 1e-6);
+  load.shared = 0;
+
   // no room for events: they come from host memory, a tenth of what is recalled anew
   h.device_bytes = f.device - f.memory.events;
   h.host_bytes = 1e9;
@@ -155,6 +164,8 @@ TEST_CASE("what is none is refused by its name") {
   refused({.devices = 0, .tokens = 10}, "--devices");
   refused({.devices = 8, .ranks = 8, .tokens = 10}, "heads");
   refused({.active = 0, .tokens = 10}, "--active");
+  refused({.tokens = 10, .shared = 11}, "--shared");
+  refused({.tokens = 10, .event_tokens = 0.5}, "--event-tokens");
   const auto rates = [](const std::string& json) {
     return refusal_of([&] { fleet_hardware("h200", json, "rates.json"); });
   };
