@@ -41,12 +41,12 @@ struct Axis {
 
 DeviceWeights::DeviceWeights(const ModelConfig& config, DType dtype)
     : heads_(config), dtype_(dtype) {
-  Carver counter;
-  carve(config, counter);
-  bytes_ = counter.used();
+  Layout counter;
+  lay_out(config, counter);
+  bytes_ = counter.bytes();
 }
 
-void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
+void DeviceWeights::lay_out(const ModelConfig& config, Layout& c) {
   const std::int64_t element = size_of(dtype_), hidden = config.hidden_size, d = heads_.head_dim();
   const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
     return DeviceLinear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
@@ -272,8 +272,8 @@ class DeviceWeights::Loader {
 void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planned,
                          cudaStream_t stream) {
   buffer_ = DeviceBuffer(bytes_, "the model's weights", "take a smaller model or a 16-bit dtype");
-  Carver carver(buffer_.data());
-  carve(config, carver);
+  Layout layout(buffer_.data());
+  lay_out(config, layout);
   Loader loader(planned, dtype_, config.head_dim, stream);
   const Axis of_heads{heads_.padded() ? &heads_ : nullptr};
   loader.linear({embedding, nullptr, config.vocab_size, config.hidden_size}, -1, {Role::embedding});

@@ -87,7 +87,7 @@ class DeviceWeights {
 
  private:
   class Loader;
-  void carve(const ModelConfig& config, Carver& carver);
+  void lay_out(const ModelConfig& config, Layout& layout);
 
   HeadLayout heads_;
   DType dtype_;

@@ -67,6 +67,11 @@ class DeviceDecoder final : public LanguageModel {
     /// (DeviceMemory::step_kind): the host then spends microseconds on it, whatever the number of
     /// layers. Results are the same to the bit.
     bool graphs = true;
+    /// Let kernels of a token's layers begin while the ones before them end, where the device can
+    /// (compute capability 9.0): their blocks then wait on the multiprocessors. On an H200 that
+    /// cost an 8B 0.6 to 0.9 ms a token (docs/kernels.md). Surprise and the ends of memories' steps
+    /// then run in turn with the layers, not beside them.
+    bool early_launches = false;
     /// Of the memories that it is given: DeviceMemoryOptions::event_tokens.
     std::int64_t event_tokens = 0;
     /// The same: DeviceMemoryOptions::representatives and codes_from.
