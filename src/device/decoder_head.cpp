@@ -103,14 +103,13 @@ void DecoderSteps::run_head(Step& step, float* maybe_logits) {
   else
     first_surprise(step, stream.get());
   if (step.few) return head_of_few(step, maybe_logits);
-  const std::int64_t row = weights.head.in * size_of(dtype);
   const bool in_place = step.n == 1;
   const std::int64_t width = in_place ? config.vocab_size : piece_width(step.n, config.vocab_size);
   for (std::int64_t first = 0; first < config.vocab_size; first += width) {
     const std::int64_t cols = std::min(width, config.vocab_size - first);
     float* const tile = in_place ? step.parts[0].of->last_logits : step.a.tile;
-    const DeviceLinear piece{weights.head.weight + first * row, nullptr, cols, weights.head.in};
-    multiply(piece, step.a.normed, step.n, DType::float32, tile);
+    multiply(weights.head.rows(first, cols, size_of(dtype)), step.a.normed, step.n, DType::float32,
+             tile);
     std::vector<kernels::SurprisePieceParams> pieces;
     for (const DecoderPart& part : step.parts) {
       kernels::SurprisePieceParams p = piece_of(config, step.a, part);

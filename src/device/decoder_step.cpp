@@ -17,23 +17,20 @@
 namespace episodic::device {
 namespace {
 
-void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError(fmt::format("cuBLAS: {}: {}", what, cublasGetStatusString(status)));
-}
-
-cudaDataType_t cublas_type(DType dtype) {
-  return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
 /// The largest number of rows that every product of a step takes.
-std::int64_t most_few_rows(const ModelConfig& c, const DeviceWeights& weights, DType dtype) {
+std::int64_t most_few_rows(const DeviceWeights& weights, DType dtype) {
   const auto all_take = [&](std::int64_t n) {
-    if (!kernels::takes_product(dtype, n, c.hidden_size, true)) return false;
-    return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const auto& w) {
-      return kernels::takes_product(dtype, n, w.o.in, false) &&
-             (w.down.in == 0 || kernels::takes_product(dtype, n, w.down.in, false));
-    });
+    const auto takes = [&](const DeviceLinear& w, bool of_hidden) {
+      if (w.in == 0) return true;
+      if (w.in_blocks() && !kernels::takes_product(w.blocks, n, w.in)) return false;
+      const bool rounds = w.in_blocks() && w.blocks.part[0].type != kernels::BlockType::fp8;
+      return rounds || kernels::takes_product(dtype, n, w.in, of_hidden);
+    };
+    return takes(weights.head, true) &&
+           std::all_of(weights.layers.begin(), weights.layers.end(), [&](const auto& w) {
+             return takes(w.qkv, true) && takes(w.output_gate, true) && takes(w.gate_up, true) &&
+                    takes(w.o, false) && takes(w.down, false);
+           });
   };
   std::int64_t n = kernels::kMostProductRows;
   while (n > 0 && !all_take(n)) --n;
@@ -41,46 +38,6 @@ std::int64_t most_few_rows(const ModelConfig& c, const DeviceWeights& weights, D
 }
 
 }  // namespace
-
-using device::check;
-
-Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
-Stream::~Stream() {
-  if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
-}
-
-Cublas::Cublas(cudaStream_t stream) {
-  check(cublasCreate(&handle_), "starting it");
-  check(cublasSetStream(handle_, stream), "setting its stream");
-  // Its own workspace would be allocated in the first products, and may not be in a capture.
-  workspace_ = DeviceBuffer(kWorkspaceBytes, "the products' workspace", "free some");
-  check(cublasSetWorkspace(handle_, workspace_.data(), kWorkspaceBytes), "its workspace");
-}
-Cublas::~Cublas() {
-  if (handle_) static_cast<void>(cublasDestroy(handle_));
-}
-
-void Cublas::multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to,
-                      void* y, bool add) const {
-  const float one = 1.0f, beta = add ? 1.0f : 0.0f;
-  check(cublasGemmEx(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.out),
-                     static_cast<int>(n), static_cast<int>(w.in), &one, w.weight, cublas_type(from),
-                     static_cast<int>(w.in), x, cublas_type(from), static_cast<int>(w.in), &beta, y,
-                     cublas_type(to), static_cast<int>(w.out), CUBLAS_COMPUTE_32F,
-                     CUBLAS_GEMM_DEFAULT),
-        "a product");
-}
-
-void Cublas::multiply_back(const DeviceLinear& w, DType dtype, const void* dy, std::int64_t n,
-                           void* dx) const {
-  const float one = 1.0f, zero = 0.0f;
-  const cudaDataType_t type = cublas_type(dtype);
-  check(cublasGemmEx(handle_, CUBLAS_OP_N, CUBLAS_OP_N, static_cast<int>(w.in), static_cast<int>(n),
-                     static_cast<int>(w.out), &one, w.weight, type, static_cast<int>(w.in), dy,
-                     type, static_cast<int>(w.out), &zero, dx, type, static_cast<int>(w.in),
-                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "a product");
-}
 
 void Activations::lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
                           std::int64_t rows, std::int64_t sequences) {
@@ -135,9 +92,10 @@ std::int64_t Activations::bytes(const ModelConfig& config, std::int64_t head_dim
   return counter.bytes();
 }
 
-DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device)
-    : config(std::move(c)), dtype(d), device(of_device), weights(config, dtype) {
-  most_few_rows_ = most_few_rows(config, weights, dtype);
+DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device, const PlannedWeights& planned,
+                           const WeightChanges& changes)
+    : config(std::move(c)), dtype(d), device(of_device), weights(config, dtype, planned, changes) {
+  most_few_rows_ = most_few_rows(weights, dtype);
   if (const std::vector<std::int64_t> served = config.memory_layers(); !served.empty())
     last_served_ = served.back();
   needs_normed_ =
@@ -174,11 +132,6 @@ bool DecoderSteps::takes_few(std::span<const DecoderPart> parts) const {
          });
 }
 
-void DecoderSteps::multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
-                            bool add) {
-  cublas_.multiply(w, dtype, x, n, to, y, add);
-}
-
 void DecoderSteps::add_norm(Step& step, kernels::AddNormParams p, const DeviceNorm& norm) {
   p.dtype = dtype;
   p.n = step.n;
@@ -212,6 +165,7 @@ kernels::ProductParams DecoderSteps::product_of(const Step& step, const DeviceLi
   p.in = w.in;
   p.out = w.out;
   p.weight = w.weight;
+  p.blocks = w.blocks;
   p.maybe_bias = w.maybe_bias;
   p.x = x;
   return p;
@@ -506,14 +460,14 @@ void DecoderSteps::enqueue_step(Step& step, float* maybe_logits) {
   step.few = takes_few(step.parts);
   kernels::EmbedParams embed;
   embed.dtype = dtype;
-  embed.table = weights.embedding;
+  embed.table = weights.embedding.weight;
   embed.vocab = config.vocab_size;
   embed.width = config.hidden_size;
   embed.ids = a.ids;
   embed.n = step.n;
   embed.hidden = a.hidden;
   embed.multiplier = static_cast<float>(config.embedding_multiplier);
-  check(kernels::embed_tokens(embed, stream.get()), "embedding", embed);
+  embed_rows(embed);
   step.norm = weights.layers.front().input_norm;
   if (!step.few || needs_normed_) add_norm(step, {}, step.norm);
   enqueue_angles(step);

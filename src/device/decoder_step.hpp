@@ -46,8 +46,9 @@ class Cublas {
   Cublas& operator=(const Cublas&) = delete;
 
   /// y [n, out] of `to` = x [n, in] of `from` times W^T, or added to what y holds. No bias.
+  /// \pre w is plain \param y_stride elements between rows of y; 0: out
   void multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to, void* y,
-                bool add) const;
+                bool add, std::int64_t y_stride = 0) const;
 
   /// dx [n, in] = dy [n, out] times W, all of one dtype: the way back of a gradient.
   void multiply_back(const DeviceLinear& w, DType dtype, const void* dy, std::int64_t n,
@@ -161,7 +162,8 @@ struct Activations {
 class DecoderSteps {
  public:
   /// Nothing is in device memory yet but the products' workspace: load the weights.
-  DecoderSteps(ModelConfig config, DType dtype, int device);
+  DecoderSteps(ModelConfig config, DType dtype, int device, const PlannedWeights& planned,
+               const WeightChanges& changes);
 
   const ModelConfig config;
   const DType dtype;
@@ -213,6 +215,7 @@ class DecoderSteps {
   bool takes_few(std::span<const DecoderPart> parts) const;
   void multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
                 bool add = false);
+  void embed_rows(const kernels::EmbedParams& p);
   void add_norm(Step& step, kernels::AddNormParams p, const DeviceNorm& norm);
   kernels::ProductParams product_of(const Step& step, const DeviceLinear& w) const;
   kernels::ProductParams product_of(const Step& step, const DeviceLinear& w,

@@ -89,8 +89,9 @@ DeviceDecoder DeviceDecoder::load(const OpenModel& opened, const Options& option
   const PlannedWeights planned(from->config, from->tensors);
   const device::CurrentDevice current(options.device);
   DeviceDecoder model;
-  model.impl_ = std::make_unique<Impl>(
-      std::make_shared<DecoderSteps>(from->config, dtype_of(options, planned), options.device));
+  model.impl_ = std::make_unique<Impl>(std::make_shared<DecoderSteps>(
+      from->config, dtype_of(options, planned), options.device, planned,
+      device::WeightChanges{options.fp8_weights, false, std::nullopt}));
   model.impl_->steps->path = opened.path;
   model.impl_->use_graphs = options.graphs;
   model.impl_->steps->early_launches = options.early_launches;
@@ -121,10 +122,19 @@ DeviceDecoder DeviceDecoder::load(const std::filesystem::path& path) {
 
 DeviceModelBytes DeviceDecoder::bytes_needed(const std::filesystem::path& path,
                                              const Options& options, std::int64_t chunk) {
+  return bytes_needed(path, options, chunk, ModelOptions());
+}
+
+DeviceModelBytes DeviceDecoder::bytes_needed(const std::filesystem::path& path,
+                                             const Options& options, std::int64_t chunk,
+                                             const ModelOptions& changes) {
   const OpenModel opened = open_model(path);
   const ModelConfig& c = opened.config;
-  const DType dtype = dtype_of(options, PlannedWeights(c, opened.tensors));
-  const DeviceWeights weights(c, dtype);
+  const PlannedWeights planned(c, opened.tensors);
+  const DType dtype = dtype_of(options, planned);
+  // Adapters leave the matrices that they are merged into plain; which they are is in their files.
+  const bool plain = !changes.lora.empty() && !changes.quantize;
+  const DeviceWeights weights(c, dtype, planned, {options.fp8_weights, plain, changes.quantize});
   // Beside a memory the layers all slide, and their windows bound them.
   constexpr std::int64_t kAnyLength = std::int64_t{1} << 29;
   const CausalLayers causal(c, weights.heads(), unserved_layers(c), dtype, chunk, kAnyLength);
