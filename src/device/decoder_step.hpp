@@ -207,9 +207,9 @@ class DecoderSteps {
     std::int64_t n = 0;     // rows
     bool few = false;       // the library's own products
     bool normed = false;    // a.normed holds the next product's rows; else they are still hidden
-    DeviceNorm norm;        // then: the norm before that product, or none
+    DeviceNorm norm{};      // then: the norm before that product, or none
     bool branches = false;  // some of it runs beside the stream: capture
-    std::vector<DeviceMemory::EndOfStep> ends;  // then: of the parts with a memory
+    std::vector<DeviceMemory::EndOfStep> ends{};  // then: of the parts with a memory
   };
 
   bool takes_few(std::span<const DecoderPart> parts) const;
