@@ -139,6 +139,8 @@ struct DeviceMemory::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  device::GrowingBuffer memory;  // given back last: the parts' streams end first, with their work
+
   // -- the parts ----------------------------------------------------------------------------------
   device::MemorySizes sizes;
   device::DeviceTimeline timeline{sizes};
@@ -153,7 +155,6 @@ struct DeviceMemory::Impl {
   cudaStream_t stream = nullptr;
   device::Event left;  // where work on the stream before ended
   DeviceMemoryBytes bytes;
-  device::GrowingBuffer memory;
   device::Growth growth;
   device::Workspace workspace;
   std::byte* before_end = nullptr;  // over files: what the open step's end changes, before it
