@@ -22,7 +22,6 @@
 #include "episodic/model/safetensors.hpp"
 #include "flags.hpp"
 #include "kernels/codes.hpp"
-#include "kernels/limits.hpp"
 #include "support/device.hpp"
 
 namespace episodic::bench {
@@ -32,7 +31,7 @@ using Json = nlohmann::json;
 
 struct Flags {
   std::filesystem::path model, json;
-  bool make_random = false, profile = false;
+  bool make_random = false, profile = false, early_launches = false;
   /// Of a random model; the defaults are those of Llama 3.1 8B.
   std::int64_t vocab = 128256, hidden = 4096, inner = 14336, layers = 32, heads = 32, kv_heads = 8;
   std::string memory = "{}", commit;
@@ -40,7 +39,6 @@ struct Flags {
   std::int64_t sequences = 1, event_tokens = 0;
   std::int64_t codes_from = DeviceMemoryOptions::kCodesWherePaid;
   std::string representatives = "float32";
-  bool plain_launches = false;
   int device = 0;
 };
 
@@ -134,9 +132,9 @@ void run(const Flags& flags) {
   use_device(flags.device);
   const MemoryConfig config = parse_memory_config(flags.memory);
   if (flags.make_random) write_random_model(flags);
-  if (flags.plain_launches) kernels::set_early_launches(false);
   DeviceDecoder::Options options;
   options.device = flags.device;
+  options.early_launches = flags.early_launches;
   options.event_tokens = flags.event_tokens;
   for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16})
     if (flags.representatives == name_of(dtype)) options.representatives = dtype;
@@ -271,7 +269,7 @@ void run(const Flags& flags) {
           flags.context, last_rate, flags.last, d(chunk) / chunk_limit,
           last_rate * chunk_limit / d(chunk), 1e3 * token, 1e3 * *least, flags.context, events,
           1e3 * token_limit, token_limit / token, flags.sequences, d(flags.sequences) / token,
-          1e3 * token, graphs ? "on" : "off", flags.plain_launches ? "off" : "on",
+          1e3 * token, graphs ? "on" : "off", flags.early_launches ? "on" : "off",
           fmt::join(first_milliseconds, " "), 1e-9 * d(model.bytes().weights),
           1e-9 * d(bytes.window), 1e-9 * d(bytes.events), 1e-9 * d(bytes.representatives),
           1e-9 * d(bytes.workspace + model.bytes().activations))
@@ -303,7 +301,7 @@ void run(const Flags& flags) {
       {"tokens_per_second", d(flags.sequences) / token},
       {"first_steps_seconds", first_ones},
       {"graphs", graphs},
-      {"early_launches", !flags.plain_launches},
+      {"early_launches", flags.early_launches},
       {"representatives", flags.representatives},
       {"codes_from", flags.codes_from},
       {"event_tokens", flags.event_tokens},
@@ -337,6 +335,7 @@ int main(int argc, char** argv) {
     app.option(name, value, text).between(least, most).shows_default();
   };
   app.option("--model", flags.model, "Hugging Face directory").required();
+  app.flag("--early-launches", flags.early_launches, "Let kernels of a token begin early");
   app.flag("--make-random", flags.make_random, "Write a random model there first");
   add("--vocab", flags.vocab, "Of a random model", 2, 1 << 20);
   add("--hidden", flags.hidden, "Of a random model, a multiple of 16 times --heads", 16, 1 << 16);
@@ -356,8 +355,6 @@ int main(int argc, char** argv) {
       "Events from which a search reads codes; 0: none, -1: where they pay", -1, 1 << 30);
   add("--event-tokens", flags.event_tokens, "Tokens of an event to plan memory for; 0: the least",
       0, 1 << 20);
-  app.flag("--plain-launches", flags.plain_launches,
-           "No launch begins before the one before it has ended");
   app.flag("--profile", flags.profile,
            "The last step of reading and one of decoding between cudaProfilerStart and Stop");
   app.option("--device", flags.device, "Number of the device").not_negative();

@@ -111,7 +111,7 @@ struct GateParams {
   std::int64_t n = 0, width = 0;
   void* y = nullptr;  ///< [n, width], written
   bool gated = true;  ///< else gate_up is [n, width], and maybe_bias [width]
-  XieluParams xielu;
+  XieluParams xielu{};
 };
 cudaError_t gate_times_up(const GateParams& params, cudaStream_t stream);
 /// The field of them that gate_times_up refuses, by its name; null: none. Reads no array.

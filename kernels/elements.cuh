@@ -52,6 +52,17 @@ cudaError_t for_element(DType dtype, F&& f) {
   return cudaErrorInvalidValue;
 }
 
+/// The same within a kernel. \pre dtype is a float's
+template <class F>
+__device__ inline void for_float(DType dtype, F&& f) {
+  if (dtype == DType::float32)
+    f(Element<float>{});
+  else if (dtype == DType::float16)
+    f(Element<__half>{});
+  else
+    f(Element<__nv_bfloat16>{});
+}
+
 inline bool is_float(DType dtype) {
   return dtype == DType::float32 || dtype == DType::float16 || dtype == DType::bfloat16;
 }

@@ -5,6 +5,7 @@
 /// launch, compute capability 9.0 and later).
 
 #include "device.cuh"
+#include "early_launches.hpp"
 
 namespace episodic::kernels {
 
@@ -15,7 +16,8 @@ namespace episodic::kernels {
 bool can_begin_early(const void* kernel);
 
 /// launch() of a kernel that begins with await_launch_before(): on compute capability 9.0 and later
-/// its blocks may be made ready while the launch before it on the stream still runs.
+/// its blocks may be made ready while the launch before it on the stream still runs, where the
+/// calling thread allows it (early_launches.hpp).
 template <class... Params, class... Args>
 cudaError_t launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
                          cudaStream_t stream, const Args&... args) {
@@ -23,7 +25,8 @@ cudaError_t launch_early(void (*kernel)(Params...), dim3 grid, dim3 block, std::
   return launch(kernel, grid, block, shared_bytes, stream, args...);
 #else
   const auto* const function = reinterpret_cast<const void*>(kernel);
-  if (!can_begin_early(function)) return launch(kernel, grid, block, shared_bytes, stream, args...);
+  if (!early_launches_allowed() || !can_begin_early(function))
+    return launch(kernel, grid, block, shared_bytes, stream, args...);
   if (shared_bytes > 0) {
     const cudaError_t error = allow_dynamic_shared(function, shared_bytes);
     if (error != cudaSuccess) return error;

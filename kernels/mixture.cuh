@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "blocks.cuh"
 #include "decoder.cuh"
 #include "device.cuh"
 #include "elements.cuh"
@@ -111,6 +112,20 @@ __device__ inline float clamped(float gate, float up, float slope, float limit) 
   return __fdividef(g, 1.0f + __expf(-slope * g)) * (u + 1.0f);
 }
 
+/// What an expert's gate lets through of channel c.
+template <class T>
+__device__ inline void finish_gate(const ExpertGateParams& p, std::int64_t pair, std::int64_t c,
+                                   float gate, float up) {
+  if (p.maybe_bias) {
+    const float* const bias = p.maybe_bias + std::int64_t{p.expert[pair]} * 2 * p.width;
+    gate += bias[c];
+    up += bias[p.width + c];
+  }
+  if (threadIdx.x % kWarpSize == 0)
+    static_cast<T*>(p.inner)[pair * p.width + c] = narrow<T>(
+        p.slope > 0.0f ? clamped(gate, up, p.slope, p.limit) : activated(p.activation, gate) * up);
+}
+
 /// Blocks y: rows' choices; x: channels, a warp each.
 template <class T>
 __global__ void __launch_bounds__(kMixtureThreads) ExpertGateKernel(ExpertGateParams p) {
@@ -121,20 +136,62 @@ __global__ void __launch_bounds__(kMixtureThreads) ExpertGateKernel(ExpertGatePa
     const T* const x = static_cast<const T*>(p.x) + pair / p.chosen * p.in;
     const T* const w = static_cast<const T*>(p.gate_up) +
                        static_cast<std::int64_t>(p.expert[pair]) * 2 * p.width * p.in;
+    for (std::int64_t c = warp; c < p.width; c += warps)
+      finish_gate<T>(p, pair, c, warp_dot(x, w + c * p.in, p.in),
+                     warp_dot(x, w + (p.width + c) * p.in, p.in));
+  }
+}
+
+/// Products of kOut rows of blocks with a rounded row, in every lane.
+template <int kOut>
+__device__ inline void warp_blocks(const BlockMatrix& of, const std::int64_t (&row)[kOut],
+                                   const unsigned char* x, std::int64_t in, float (&sum)[kOut]) {
+  float parts[1][kOut] = {};
+  for_block_type(of.type, [&](auto type) {
+    constexpr BlockType kType = decltype(type)::value;
+    if constexpr (kType != BlockType::fp8) {
+      BlockRow w[kOut];
+      EPISODIC_UNROLL
+      for (int o = 0; o < kOut; ++o) w[o] = block_row(kType, of, in, row[o]);
+      add_units<kType, 1, kOut>(w, x, 1, in, parts);
+    }
+  });
+  EPISODIC_UNROLL
+  for (int o = 0; o < kOut; ++o) sum[o] = warp_reduce(parts[0][o], Sum{});
+}
+
+/// The same of weights in blocks. A block rounds the row that it reads.
+template <class T>
+__global__ void __launch_bounds__(kMixtureThreads) BlockExpertGateKernel(ExpertGateParams p) {
+  EPISODIC_DYNAMIC_SHARED(rounded);
+  const std::int64_t warp =
+      static_cast<std::int64_t>(blockIdx.x) * kMixtureWarps + threadIdx.x / kWarpSize;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kMixtureWarps;
+  for (std::int64_t pair = blockIdx.y; pair < p.n * p.chosen; pair += gridDim.y) {
+    const T* const x = static_cast<const T*>(p.x) + pair / p.chosen * p.in;
+    __syncthreads();  // the rows before are read
+    round_row<kMixtureThreads>(p.in, rounded, [&](std::int64_t c) { return widen(x[c]); });
+    __syncthreads();
     for (std::int64_t c = warp; c < p.width; c += warps) {
-      float gate = warp_dot(x, w + c * p.in, p.in);
-      float up = warp_dot(x, w + (p.width + c) * p.in, p.in);
-      if (p.maybe_bias) {
-        const float* const bias = p.maybe_bias + std::int64_t{p.expert[pair]} * 2 * p.width;
-        gate += bias[c];
-        up += bias[p.width + c];
-      }
-      if (threadIdx.x % kWarpSize == 0)
-        static_cast<T*>(p.inner)[pair * p.width + c] =
-            narrow<T>(p.slope > 0.0f ? clamped(gate, up, p.slope, p.limit)
-                                     : activated(p.activation, gate) * up);
+      const std::int64_t first = std::int64_t{p.expert[pair]} * 2 * p.width + c;
+      const std::int64_t rows[2] = {first, first + p.width};
+      float sum[2];
+      warp_blocks<2>(p.blocks, rows, rounded, p.in, sum);
+      finish_gate<T>(p, pair, c, sum[0], sum[1]);
     }
   }
+}
+
+/// What channel c of row i has before its experts are added.
+__device__ inline float sum_before(const ExpertSumParams& p, std::int64_t i, std::int64_t c) {
+  return p.adds ? (p.maybe_shared ? p.maybe_shared[i] : 1.0f) * p.sum[i * p.out + c] : 0.0f;
+}
+
+/// sum + what the j-th expert of row i gives to channel c, whose product is `dot`. \param row c
+/// among all experts' rows
+__device__ inline float with_expert(const ExpertSumParams& p, std::int64_t at, std::int64_t row,
+                                    float dot, float sum) {
+  return fmaf(p.weight[at], p.maybe_bias ? dot + p.maybe_bias[row] : dot, sum);
 }
 
 /// Blocks y: rows; x: channels, a warp each.
@@ -146,15 +203,42 @@ __global__ void __launch_bounds__(kMixtureThreads) ExpertSumKernel(ExpertSumPara
   for (std::int64_t i = blockIdx.y; i < p.n; i += gridDim.y) {
     const T* const inner = static_cast<const T*>(p.inner) + i * p.chosen * p.width;
     for (std::int64_t c = warp; c < p.out; c += warps) {
-      float* const to = p.sum + i * p.out + c;
-      float sum = p.adds ? (p.maybe_shared ? p.maybe_shared[i] : 1.0f) * *to : 0.0f;
+      float sum = sum_before(p, i, c);
       for (std::int64_t j = 0; j < p.chosen; ++j) {
         const std::int64_t row = p.expert[i * p.chosen + j] * p.out + c;
         const float dot =
             warp_dot(inner + j * p.width, static_cast<const T*>(p.down) + row * p.width, p.width);
-        sum = fmaf(p.weight[i * p.chosen + j], p.maybe_bias ? dot + p.maybe_bias[row] : dot, sum);
+        sum = with_expert(p, i * p.chosen + j, row, dot, sum);
       }
-      if (threadIdx.x % kWarpSize == 0) *to = sum;
+      if (threadIdx.x % kWarpSize == 0) p.sum[i * p.out + c] = sum;
+    }
+  }
+}
+
+/// The same of weights in blocks. A block rounds what all chosen experts of its row read.
+template <class T>
+__global__ void __launch_bounds__(kMixtureThreads) BlockExpertSumKernel(ExpertSumParams p) {
+  EPISODIC_DYNAMIC_SHARED(rounded);
+  const std::int64_t warp =
+      static_cast<std::int64_t>(blockIdx.x) * kMixtureWarps + threadIdx.x / kWarpSize;
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kMixtureWarps;
+  const std::int64_t row_bytes = rounded_row_bytes(p.width);
+  for (std::int64_t i = blockIdx.y; i < p.n; i += gridDim.y) {
+    const T* const inner = static_cast<const T*>(p.inner) + i * p.chosen * p.width;
+    __syncthreads();  // the rows before are read
+    for (std::int64_t j = 0; j < p.chosen; ++j)
+      round_row<kMixtureThreads>(p.width, rounded + j * row_bytes,
+                                 [&](std::int64_t c) { return widen(inner[j * p.width + c]); });
+    __syncthreads();
+    for (std::int64_t c = warp; c < p.out; c += warps) {
+      float sum = sum_before(p, i, c);
+      for (std::int64_t j = 0; j < p.chosen; ++j) {
+        const std::int64_t rows[1] = {p.expert[i * p.chosen + j] * p.out + c};
+        float dot[1];
+        warp_blocks<1>(p.blocks, rows, rounded + j * row_bytes, p.width, dot);
+        sum = with_expert(p, i * p.chosen + j, rows[0], dot[0], sum);
+      }
+      if (threadIdx.x % kWarpSize == 0) p.sum[i * p.out + c] = sum;
     }
   }
 }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "blocks.hpp"
 #include "decoder.hpp"
 #include "episodic/base/dtype.hpp"
 
@@ -38,6 +39,10 @@ cudaError_t choose_experts(const ChooseExpertsParams& params, cudaStream_t strea
 /// The field of them that choose_experts refuses, by its name; null: none. Reads no array.
 const char* invalid_field(const ChooseExpertsParams& params);
 
+/// Whether the kernels below take experts' weights in blocks: rounded, the rows that so many chosen
+/// experts read are within a block's shared memory. Of gates and ups there is one.
+bool takes_experts(std::int64_t chosen, std::int64_t in);
+
 /// inner[i, j, c] = activation(g) * u of g = x[i] W[e]^T at c and u = at width + c, e being the
 /// j-th expert of row i, in float32, rounded once.
 struct ExpertGateParams {
@@ -45,9 +50,11 @@ struct ExpertGateParams {
   GateActivation activation = GateActivation::silu;
   /// Above 0: g * sigmoid(slope * g) * (u + 1) instead, g at most limit, u within it either way.
   float slope = 0.0f, limit = 0.0f;
-  const void* x = nullptr;            ///< [n, in]
-  const void* gate_up = nullptr;      ///< [experts, 2 * width, in]: an expert's gates, then its ups
-  const float* maybe_bias = nullptr;  ///< [experts, 2 * width], added to g and u
+  const void* x = nullptr;        ///< [n, in]
+  const void* gate_up = nullptr;  ///< [experts, 2 * width, in]: an expert's gates, then its ups
+  /// In place of gate_up, where it has rows: x is rounded to 8 bits as in ProductParams.
+  BlockMatrix blocks;
+  const float* maybe_bias = nullptr;     ///< [experts, 2 * width], added to g and u
   const std::int32_t* expert = nullptr;  ///< [n, chosen]
   std::int64_t n = 0, in = 0, width = 0, chosen = 0;
   void* inner = nullptr;  ///< [n, chosen, width], written
@@ -62,6 +69,7 @@ struct ExpertSumParams {
   DType dtype = DType::bfloat16;         ///< of inner and W
   const void* inner = nullptr;           ///< [n, chosen, width]
   const void* down = nullptr;            ///< [experts, out, width]
+  BlockMatrix blocks;                    ///< in place of down, as in ExpertGateParams
   const float* maybe_bias = nullptr;     ///< [experts, out], of each expert's result
   const std::int32_t* expert = nullptr;  ///< [n, chosen]
   const float* weight = nullptr;         ///< [n, chosen]

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "block_product.hpp"
 #include "fields.hpp"
 #include "product.cuh"
 
@@ -10,20 +11,42 @@ namespace episodic::kernels {
 namespace {
 
 constexpr std::int64_t kMostWidth = std::int64_t{1} << 30;
-/// A warp for each where all of them run at once: on the 132 multiprocessors of an H100 or H200,
-/// three blocks each.
-constexpr std::int64_t kFewPairs = 132 * 3 * kProductWarps;
 
 std::size_t shared_bytes(DType dtype, std::int64_t n, std::int64_t in) {
   return static_cast<std::size_t>(n * in * size_of(dtype));
 }
 
+FieldError check_blocks(const ProductParams& p) {
+  EPISODIC_FIELD(p, weight, !p.weight);  // one of them
+  EPISODIC_FIELD(p, blocks, p.blocks.n_parts >= 1 && p.blocks.n_parts <= kMostBlockParts);
+  std::int64_t rows = 0;
+  for (int i = 0; i < p.blocks.n_parts; ++i) {
+    const BlockMatrix& part = p.blocks.part[i];
+    EPISODIC_FIELD(p, blocks,
+                   part.rows >= 1 && part.rows <= kMostWidth && part.data &&
+                       static_cast<int>(part.type) < kBlockTypes);
+    if (!aligned(part.data, 16)) return {"blocks", cudaErrorMisalignedAddress};
+    rows += part.rows;
+  }
+  EPISODIC_FIELD(p, in, takes_product(p.blocks, p.n, p.in));
+  // what is made of hidden for fp8 is of dtype
+  EPISODIC_FIELD(p, in,
+                 p.blocks.part[0].type != BlockType::fp8 ||
+                     takes_product(p.dtype, p.n, p.in, p.hidden != nullptr));
+  EPISODIC_FIELD(p, out, p.out >= 1 && p.out <= kMostWidth && p.out == rows);
+  return {};
+}
+
 FieldError check(const ProductParams& p) {
   EPISODIC_FIELD(p, dtype, is_float(p.dtype));
   EPISODIC_FIELD(p, n, p.n >= 1 && p.n <= kMostProductRows);
-  EPISODIC_FIELD(p, in, takes_product(p.dtype, p.n, p.in, p.hidden != nullptr));
-  EPISODIC_FIELD(p, out, p.out >= 1 && p.out <= kMostWidth);
-  EPISODIC_FIELD_GIVEN(p, weight);
+  if (p.blocks.n_parts != 0) {
+    if (const FieldError wrong = check_blocks(p)) return wrong;
+  } else {
+    EPISODIC_FIELD(p, in, takes_product(p.dtype, p.n, p.in, p.hidden != nullptr));
+    EPISODIC_FIELD(p, out, p.out >= 1 && p.out <= kMostWidth);
+    EPISODIC_FIELD_GIVEN(p, weight);
+  }
   EPISODIC_FIELD(p, x, !p.x != !p.hidden);  // one of them
   EPISODIC_FIELD(p, maybe_norm, !p.maybe_norm || p.hidden);
   EPISODIC_FIELD(p, eps, p.eps >= 0);
@@ -39,13 +62,14 @@ cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
   const std::int64_t in_block = (few ? 1 : kProductPairs) * kProductWarps;
   const unsigned blocks = blocks_for((pairs + in_block - 1) / in_block);
   const std::size_t shared = a.p.hidden ? shared_bytes(a.p.dtype, a.p.n, a.p.in) : 0;
-  return launch_early(few          ? ProductKernel<T, 1, 1>
-                      : a.p.n == 1 ? ProductKernel<T, 1, kProductPairs>
-                                   : ProductKernel<T, kMostProductRows, kProductPairs>,
+  return launch_early(few          ? ProductKernel<T, 1, 1, false>
+                      : a.p.n == 1 ? ProductKernel<T, 1, kProductPairs, false>
+                                   : ProductKernel<T, kMostProductRows, kProductPairs, false>,
                       blocks, kDecoderThreads, shared, stream, a);
 }
 
 cudaError_t launch_product(const ProductArgs& a, cudaStream_t stream) {
+  if (a.p.blocks.n_parts > 0) return launch_block_product(a, stream);
   return for_element(a.p.dtype, [&](auto element) {
     return launch_product<typename decltype(element)::type>(a, stream);
   });
@@ -133,6 +157,7 @@ FieldError check(const ProductParams& p, GateActivation activation, const void* 
   if (activation != GateActivation::silu && activation != GateActivation::gelu_tanh)
     return {"activation", cudaErrorInvalidValue};
   EPISODIC_FIELD(p, out, p.out % 2 == 0);
+  EPISODIC_FIELD(p, blocks, of_one_type(p.blocks));  // a gate and what it opens go together
   return {};
 }
 
@@ -149,6 +174,17 @@ bool takes_product(DType dtype, std::int64_t n, std::int64_t in, bool of_hidden)
   if (!is_float(dtype) || n < 1 || n > kMostProductRows || in < 1 || in > kMostWidth) return false;
   return in * size_of(dtype) % 16 == 0 &&
          (!of_hidden || shared_bytes(dtype, n, in) <= kMostProductShared);
+}
+
+bool takes_product(const BlockWeights& blocks, std::int64_t n, std::int64_t in) {
+  if (n < 1 || n > kMostProductRows || in < 1 || in > kMostBlockIn) return false;
+  const bool alike = of_one_type(blocks);
+  for (int i = 0; i < blocks.n_parts; ++i) {
+    const BlockMatrix& part = blocks.part[i];
+    if (in % block_multiple(part.type) != 0) return false;
+    if (!alike && (part.type == BlockType::fp8 || part.rows % 2 != 0)) return false;
+  }
+  return blocks.part[0].type == BlockType::fp8 || n * rounded_row_bytes(in) <= kMostRoundedShared;
 }
 
 const char* invalid_field(const ProductParams& params, float* const (&to)[kMostProductRows]) {

@@ -4,7 +4,9 @@
 /// Device code of kernels/product.hpp: one kernel, whose warps read four rows of the weights each.
 
 #include <cstdint>
+#include <cstring>
 
+#include "blocks.cuh"
 #include "decoder.cuh"
 #include "device.cuh"
 #include "elements.cuh"
@@ -21,6 +23,9 @@ inline constexpr int kProductWarps = kDecoderThreads / kWarpSize;
 inline constexpr int kProductPairs = 2;
 /// Of the rows that are made of the residual stream.
 inline constexpr std::size_t kMostProductShared = 64 << 10;
+/// A warp for each where all of them run at once: on the 132 multiprocessors of an H100 or H200,
+/// three blocks each.
+inline constexpr std::int64_t kFewPairs = 132 * 3 * kProductWarps;
 
 /// What is done with a product. Each takes outputs in pairs.
 enum class ProductUse : std::uint8_t { store, narrow, add, gate, heads };
@@ -160,12 +165,65 @@ __device__ inline void make_rows(const ProductParams& p, T* x) {
   __syncthreads();
 }
 
-/// A warp makes kPairs pairs of outputs at a time, for up to kRows rows of x.
+/// What a warp does with kPairs pairs of outputs of kRows rows, of which its lanes hold parts.
 template <class T, int kRows, int kPairs>
+__device__ inline void finish_sums(const ProductArgs& a, std::int64_t first_pair,
+                                   const float (&sum)[kRows][2 * kPairs]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  // Lane r * kPairs + i finishes pair i of row r.
+  float own[2] = {0.0f, 0.0f};
+  EPISODIC_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    EPISODIC_UNROLL
+    for (int o = 0; o < 2 * kPairs; ++o) {
+      const float total = warp_reduce(sum[r][o], Sum{});
+      if (lane == r * kPairs + o / 2) own[o % 2] = total;
+    }
+  }
+  const int row = lane / kPairs;
+  const std::int64_t pair = first_pair + lane % kPairs;
+  if (row >= a.p.n || pair >= (a.p.out + 1) / 2) return;
+  const OutputPair at = outputs_of(a, pair);
+  if (a.p.maybe_bias) {
+    own[0] += a.p.maybe_bias[at.first];
+    own[1] += a.p.maybe_bias[at.second];
+  }
+  finish_pair<T>(a, row, pair, at, own[0], own[1]);
+}
+
+/// Of a load of 16 bytes: weights of the activations' type, or E4M3 with a scale a row.
+template <class T, bool kFp8>
+struct WeightPack {
+  static constexpr int kElements = kPackOf<T>;
+  Pack<T, kElements> of;
+  __device__ void load(const unsigned char* from) {
+    of = load_pack<kElements>(reinterpret_cast<const T*>(from));
+  }
+  __device__ float at(int i) const { return widen(of.at[i]); }
+};
+template <class T>
+struct WeightPack<T, true> {
+  static constexpr int kElements = 16;
+  Pack<__half, kElements> of;  // 2^-8 of each
+  __device__ void load(const unsigned char* from) {
+    const Words words = load_pack<4>(reinterpret_cast<const std::uint32_t*>(from));
+    EPISODIC_UNROLL
+    for (int i = 0; i < 8; ++i) {  // two codes: sign, and exponent and mantissa a bit lower
+      const std::uint32_t two = __byte_perm(words.at[i / 2], 0, i % 2 ? 0x3424u : 0x1404u);
+      const std::uint32_t halves = (two & 0x80008000u) | ((two & 0x7f007f00u) >> 1);
+      memcpy(&of.at[2 * i], &halves, sizeof(halves));
+    }
+  }
+  __device__ float at(int i) const { return widen(of.at[i]); }
+};
+
+/// A warp makes kPairs pairs of outputs at a time, for up to kRows rows of x.
+template <class T, int kRows, int kPairs, bool kFp8>
 __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
     ProductKernel(const ProductArgs a) {
   await_launch_before();
-  constexpr int kPack = kPackOf<T>, kUnrolled = 2 * kProductPairs / kPairs;
+  using Weights = WeightPack<T, kFp8>;
+  constexpr int kPack = kPackOf<T>;
   EPISODIC_DYNAMIC_SHARED(bytes);
   const ProductParams& p = a.p;
   const T* x = static_cast<const T*>(p.x);
@@ -177,53 +235,58 @@ __global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : 2)
   const std::int64_t warp =
       static_cast<std::int64_t>(blockIdx.x) * kProductWarps + threadIdx.x / kWarpSize;
   const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * kProductWarps;
-  const std::int64_t pairs = (p.out + 1) / 2, packs = p.in / kPack;
+  const std::int64_t pairs = (p.out + 1) / 2, packs = p.in / Weights::kElements;
   for (std::int64_t first_pair = warp * kPairs; first_pair < pairs; first_pair += warps * kPairs) {
     // Beyond the last pair or row: the last one once more, and not written.
-    const T* weights[2 * kPairs];
+    const unsigned char* weights[2 * kPairs];
+    float scale[2 * kPairs];
     EPISODIC_UNROLL
     for (int i = 0; i < kPairs; ++i) {
       const OutputPair at = outputs_of(a, first_pair + i < pairs ? first_pair + i : pairs - 1);
-      weights[2 * i] = static_cast<const T*>(p.weight) + at.first * p.in;
-      weights[2 * i + 1] = static_cast<const T*>(p.weight) + at.second * p.in;
-    }
-    float sum[kRows][2 * kPairs] = {};
-    EPISODIC_UNROLL_BY(kUnrolled)
-    for (std::int64_t i = lane; i < packs; i += kWarpSize) {
-      Pack<T, kPack> w[2 * kPairs];
       EPISODIC_UNROLL
-      for (int o = 0; o < 2 * kPairs; ++o) w[o] = load_pack<kPack>(weights[o] + i * kPack);
-      EPISODIC_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const std::int64_t row = r < p.n ? r : p.n - 1;
-        const Pack<T, kPack> of_row = load_pack<kPack>(x + row * p.in + i * kPack);
-        EPISODIC_UNROLL
-        for (int j = 0; j < kPack; ++j) {
-          EPISODIC_UNROLL
-          for (int o = 0; o < 2 * kPairs; ++o)
-            sum[r][o] = fmaf(widen(w[o].at[j]), widen(of_row.at[j]), sum[r][o]);
+      for (int o = 0; o < 2; ++o) {
+        const std::int64_t row = o == 0 ? at.first : at.second;
+        if constexpr (kFp8) {
+          const FoundRow found = find_row(p.blocks, row);
+          const BlockRow planes = block_row(BlockType::fp8, found.of, p.in, found.row);
+          weights[2 * i + o] = planes.codes;
+          scale[2 * i + o] = 256.0f * *reinterpret_cast<const float*>(planes.base);
+        } else {
+          weights[2 * i + o] =
+              static_cast<const unsigned char*>(p.weight) + row * p.in * std::int64_t{sizeof(T)};
         }
       }
     }
-    // Lane r * kPairs + i finishes pair i of row r.
-    float own[2] = {0.0f, 0.0f};
-    EPISODIC_UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    float sum[kRows][2 * kPairs] = {};
+    EPISODIC_UNROLL_BY(2 * kProductPairs / kPairs)
+    for (std::int64_t i = lane; i < packs; i += kWarpSize) {
+      Weights w[2 * kPairs];
       EPISODIC_UNROLL
-      for (int o = 0; o < 2 * kPairs; ++o) {
-        const float total = warp_reduce(sum[r][o], Sum{});
-        if (lane == r * kPairs + o / 2) own[o % 2] = total;
+      for (int o = 0; o < 2 * kPairs; ++o) w[o].load(weights[o] + i * 16);
+      EPISODIC_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const std::int64_t row = r < p.n ? r : p.n - 1;
+        EPISODIC_UNROLL
+        for (int first = 0; first < Weights::kElements; first += kPack) {
+          const Pack<T, kPack> of_row =
+              load_pack<kPack>(x + row * p.in + i * Weights::kElements + first);
+          EPISODIC_UNROLL
+          for (int j = 0; j < kPack; ++j) {
+            EPISODIC_UNROLL
+            for (int o = 0; o < 2 * kPairs; ++o)
+              sum[r][o] = fmaf(w[o].at(first + j), widen(of_row.at[j]), sum[r][o]);
+          }
+        }
       }
     }
-    const int row = lane / kPairs;
-    const std::int64_t pair = first_pair + lane % kPairs;
-    if (row >= p.n || pair >= pairs) continue;
-    const OutputPair at = outputs_of(a, pair);
-    if (p.maybe_bias) {
-      own[0] += p.maybe_bias[at.first];
-      own[1] += p.maybe_bias[at.second];
+    if constexpr (kFp8) {
+      EPISODIC_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        EPISODIC_UNROLL
+        for (int o = 0; o < 2 * kPairs; ++o) sum[r][o] *= scale[o];
+      }
     }
-    finish_pair<T>(a, row, pair, at, own[0], own[1]);
+    finish_sums<T, kRows, kPairs>(a, first_pair, sum);
   }
 }
 

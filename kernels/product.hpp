@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "blocks.hpp"
 #include "decoder.hpp"
 #include "episodic/base/dtype.hpp"
 #include "ring_pages.hpp"
@@ -19,10 +20,14 @@ inline constexpr std::int64_t kMostProductRows = 4;
 
 /// x W^T + bias: what goes in. All pointers are to device memory.
 struct ProductParams {
-  DType dtype = DType::bfloat16;  ///< of x and W: float32, float16, bfloat16
+  DType dtype = DType::bfloat16;  ///< of x and weight: float32, float16, bfloat16
   std::int64_t n = 0;             ///< rows, 1 to kMostProductRows
   std::int64_t in = 0, out = 0;
-  const void* weight = nullptr;       ///< [out, in]
+  const void* weight = nullptr;  ///< [out, in]
+  /// In place of weight: rows of blocks, `out` in all. x is then rounded to 8 bits with a scale for
+  /// each 32, as the host's products of such weights do (cpu/weights.hpp), and only then: not to
+  /// dtype first. Sums of a block are whole numbers; scales and sums of blocks are float32.
+  BlockWeights blocks;
   const float* maybe_bias = nullptr;  ///< [out]
 
   /// Either x, or the residual stream that it is made of: x = norm(hidden, maybe_norm) as in
@@ -36,6 +41,9 @@ struct ProductParams {
 /// Whether the products below take these sizes: 16 bytes of a row of W at a time, and what is made
 /// of hidden within a block's shared memory. Reads no pointer.
 bool takes_product(DType dtype, std::int64_t n, std::int64_t in, bool of_hidden);
+/// The same of rows of blocks: of one type, or of several (no fp8 among them) in even numbers, and
+/// not for gated_product.
+bool takes_product(const BlockWeights& blocks, std::int64_t n, std::int64_t in);
 
 /// to[i][j] = (x W^T + bias)[i, j], float32. \param to of each of the n rows: [out], written
 cudaError_t product(const ProductParams& params, float* const (&to)[kMostProductRows],

@@ -33,6 +33,11 @@ __device__ inline void copy_async_8(void* shared, const void* global) {
                : "memory");
 }
 
+/// Asks for the 128 bytes around an address, to be in the second cache when they are read.
+__device__ inline void prefetch_second(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 /// Closes the group of the copies begun since the last call.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -21,6 +21,7 @@ FieldError check(const RecallCountsParams& p) {
   EPISODIC_FIELD_ALIGNED(p, steps, 4);
   EPISODIC_FIELD_ALIGNED(p, counts, 4);
   EPISODIC_FIELD_ALIGNED(p, total, 8);
+  EPISODIC_FIELD_ALIGNED(p, maybe_kept, 8);
   return {};
 }
 

@@ -29,6 +29,16 @@ __global__ void __launch_bounds__(kCountThreads)
     atomicExch(&of_event.last, step);
   }
   if (threadIdx.x == 0) atomicAdd(p.total, static_cast<unsigned long long>(size));
+  if (!p.maybe_kept) return;
+  const LaneLists kept = p.maybe_kept[blockIdx.x];
+  const DeviceEventId* const from[] = {lane.similarity, lane.contiguity, lane.recalled};
+  DeviceEventId* const to[] = {kept.similarity, kept.contiguity, kept.recalled};
+  for (int list = 0; list < 3; ++list) {
+    const std::int32_t count = lane.sizes[list];
+    for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < count; i += kCountThreads)
+      to[list][i] = from[list][i];
+    if (threadIdx.x == 0) kept.sizes[list] = count;
+  }
 }
 
 }  // namespace episodic::kernels

@@ -30,10 +30,13 @@ struct RecallCountsParams {
   const std::uint32_t* steps = nullptr;  ///< before this one
   RecallCount* counts = nullptr;         ///< [tables, max_events], added to
   unsigned long long* total = nullptr;   ///< of all events, lanes and steps, added to
+  /// [n_lanes] or null: where each lane's lists go for the next step, arrays of their own.
+  const LaneLists* maybe_kept = nullptr;
 };
 
-/// Counts each event in the lanes' lists once a list. One block a lane: reads its list, 4 bytes an
-/// event, and adds to 8 bytes each. n_lanes == 0 does nothing.
+/// Counts each event in the lanes' lists once a list, and keeps the lists. One block a lane: reads
+/// its list, 4 bytes an event, and adds to 8 bytes each; keeping is 8 bytes an event of all three.
+/// n_lanes == 0 does nothing.
 ///
 /// Neither allocates nor waits; may be captured. \return cudaErrorInvalidValue,
 /// cudaErrorMisalignedAddress, or what the launch said

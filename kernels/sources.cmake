@@ -4,6 +4,8 @@ set(EPISODIC_KERNEL_SOURCES
   attention_bfloat16.cu
   attention_float.cu
   attention_half.cu
+  block_product.cu
+  blocks.cu
   close_events.cu
   codes.cu
   copies.cu

@@ -69,18 +69,18 @@ CausalLayers::CausalLayers(const ModelConfig& c, const HeadLayout& heads,
     workspace_bytes_ = std::max(workspace_bytes_, static_cast<std::int64_t>(workspace));
     layers_.push_back(layer);
   }
-  Carver counter;
-  carve(counter);
-  bytes_ = counter.used();
+  Layout counter;
+  lay_out(counter);
+  bytes_ = counter.bytes();
 }
 
-void CausalLayers::carve(Carver& c) {
+void CausalLayers::lay_out(Layout& c) {
   for (Layer& layer : layers_)
     for (std::byte** ring : {&layer.key, &layer.value})
       *ring = c.take(layer.n_kv_heads * layer.capacity * head_dim_ * size_of(dtype_));
-  convolutions_.carve(c);
-  recurrences_.carve(c);
-  ring_bytes_ = c.used();
+  convolutions_.lay_out(c);
+  recurrences_.lay_out(c);
+  ring_bytes_ = c.bytes();
   for (Rotary& r : rotaries_) {
     const std::int64_t angles = r.table.rotary_dim() / 2;
     r.inverse_frequency = c.take<double>(angles);
@@ -97,8 +97,8 @@ void CausalLayers::allocate(cudaStream_t stream) {
   if (empty()) return;
   buffer_ =
       DeviceBuffer(bytes_, "the cache of keys and values", "lower chunk or the number of tokens");
-  Carver carver(buffer_.data());
-  carve(carver);
+  Layout layout(buffer_.data());
+  lay_out(layout);
   std::vector<KeptRows::Ring> rings;
   for (const Layer& layer : layers_)
     for (std::byte* const ring : {layer.key, layer.value})

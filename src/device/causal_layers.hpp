@@ -99,7 +99,7 @@ class CausalLayers {
     float *cos = nullptr, *sin = nullptr;  // [chunk, rotary_dim / 2]
   };
 
-  void carve(Carver& carver);
+  void lay_out(Layout& layout);
   const Rotary& rotary(const Layer& layer) const;
   template <class F>
   void for_rows(const SlidingWindows::Layer& of, std::int64_t tokens, F&& f) const;

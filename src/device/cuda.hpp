@@ -15,6 +15,7 @@
 
 #include "episodic/base/error.hpp"
 #include "kernels/batch_fields.hpp"
+#include "layout.hpp"
 
 namespace episodic::device {
 
@@ -288,8 +289,9 @@ class StagingRing {
 /// Work that was recorded once and is launched as a whole.
 class Graph {
  public:
-  /// Records what `enqueue` enqueues on `stream`, none of which runs. Whatever goes wrong, the
-  /// stream captures no longer and no error is left behind.
+  /// Records what `enqueue` enqueues on `stream`, none of which runs, and brings it to the device,
+  /// so that its first launch does not. Whatever goes wrong, the stream captures no longer and no
+  /// error is left behind.
   /// \throws DeviceError, where something in it cannot be captured; whatever `enqueue` throws
   template <class Enqueue>
   static Graph capture(cudaStream_t stream, Enqueue&& enqueue) {
@@ -309,6 +311,7 @@ class Graph {
     const cudaError_t error = cudaGraphInstantiate(&graph.executable_, recorded, 0);
     static_cast<void>(cudaGraphDestroy(recorded));
     check(error, "making a graph");
+    check(cudaGraphUpload(graph.executable_, stream), "bringing a graph to the device");
     return graph;
   }
   /// What it launched must have ended.
@@ -328,38 +331,6 @@ class Graph {
  private:
   Graph() = default;
   cudaGraphExec_t executable_ = nullptr;
-};
-
-/// Sizes are counted up to here, and what is more counts as much: settings at the ends of their
-/// ranges would else wrap around. No bound of bytes is larger.
-inline constexpr std::int64_t kMostSize = std::int64_t{1} << 60;
-/// The product of two sizes, at most kMostSize. \pre neither is negative
-inline std::int64_t size_product(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kMostSize : std::min(product, kMostSize);
-}
-
-/// Cuts one buffer into aligned arrays. With a null base it only counts.
-class Carver {
- public:
-  explicit Carver(std::byte* base = nullptr) : base_(base) {}
-  /// Bytes from the start of an array of so many to the next one's.
-  static std::int64_t aligned(std::int64_t bytes) {
-    constexpr std::int64_t kAlign = 256;
-    return (bytes + kAlign - 1) / kAlign * kAlign;
-  }
-  template <class T = std::byte>
-  T* take(std::int64_t count) {
-    const std::int64_t at = used_;
-    const std::int64_t bytes = size_product(count, static_cast<std::int64_t>(sizeof(T)));
-    used_ = std::min(used_ + aligned(bytes), kMostSize);
-    return base_ ? reinterpret_cast<T*>(base_ + at) : nullptr;
-  }
-  std::int64_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::int64_t used_ = 0;
 };
 
 }  // namespace episodic::device

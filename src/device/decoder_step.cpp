@@ -11,28 +11,26 @@
 #include "episodic/base/error.hpp"
 #include "episodic/model/recurrent_state.hpp"
 #include "head_place.hpp"
+#include "kernels/early_launches.hpp"
 #include "step_cost.hpp"
 
 namespace episodic::device {
 namespace {
 
-void check(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw DeviceError(fmt::format("cuBLAS: {}: {}", what, cublasGetStatusString(status)));
-}
-
-cudaDataType_t cublas_type(DType dtype) {
-  return dtype == DType::float32 ? CUDA_R_32F : dtype == DType::float16 ? CUDA_R_16F : CUDA_R_16BF;
-}
-
 /// The largest number of rows that every product of a step takes.
-std::int64_t most_few_rows(const ModelConfig& c, const DeviceWeights& weights, DType dtype) {
+std::int64_t most_few_rows(const DeviceWeights& weights, DType dtype) {
   const auto all_take = [&](std::int64_t n) {
-    if (!kernels::takes_product(dtype, n, c.hidden_size, true)) return false;
-    return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const auto& w) {
-      return kernels::takes_product(dtype, n, w.o.in, false) &&
-             (w.down.in == 0 || kernels::takes_product(dtype, n, w.down.in, false));
-    });
+    const auto takes = [&](const DeviceLinear& w, bool of_hidden) {
+      if (w.in == 0) return true;
+      if (w.in_blocks() && !kernels::takes_product(w.blocks, n, w.in)) return false;
+      const bool rounds = w.in_blocks() && w.blocks.part[0].type != kernels::BlockType::fp8;
+      return rounds || kernels::takes_product(dtype, n, w.in, of_hidden);
+    };
+    return takes(weights.head, true) &&
+           std::all_of(weights.layers.begin(), weights.layers.end(), [&](const auto& w) {
+             return takes(w.qkv, true) && takes(w.output_gate, true) && takes(w.gate_up, true) &&
+                    takes(w.o, false) && takes(w.down, false);
+           });
   };
   std::int64_t n = kernels::kMostProductRows;
   while (n > 0 && !all_take(n)) --n;
@@ -41,48 +39,8 @@ std::int64_t most_few_rows(const ModelConfig& c, const DeviceWeights& weights, D
 
 }  // namespace
 
-using device::check;
-
-Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream"); }
-Stream::~Stream() {
-  if (stream_) static_cast<void>(cudaStreamDestroy(stream_));
-}
-
-Cublas::Cublas(cudaStream_t stream) {
-  check(cublasCreate(&handle_), "starting it");
-  check(cublasSetStream(handle_, stream), "setting its stream");
-  // Its own workspace would be allocated in the first products, and may not be in a capture.
-  workspace_ = DeviceBuffer(kWorkspaceBytes, "the products' workspace", "free some");
-  check(cublasSetWorkspace(handle_, workspace_.data(), kWorkspaceBytes), "its workspace");
-}
-Cublas::~Cublas() {
-  if (handle_) static_cast<void>(cublasDestroy(handle_));
-}
-
-void Cublas::multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to,
-                      void* y, bool add) const {
-  const float one = 1.0f, beta = add ? 1.0f : 0.0f;
-  check(cublasGemmEx(handle_, CUBLAS_OP_T, CUBLAS_OP_N, static_cast<int>(w.out),
-                     static_cast<int>(n), static_cast<int>(w.in), &one, w.weight, cublas_type(from),
-                     static_cast<int>(w.in), x, cublas_type(from), static_cast<int>(w.in), &beta, y,
-                     cublas_type(to), static_cast<int>(w.out), CUBLAS_COMPUTE_32F,
-                     CUBLAS_GEMM_DEFAULT),
-        "a product");
-}
-
-void Cublas::multiply_back(const DeviceLinear& w, DType dtype, const void* dy, std::int64_t n,
-                           void* dx) const {
-  const float one = 1.0f, zero = 0.0f;
-  const cudaDataType_t type = cublas_type(dtype);
-  check(cublasGemmEx(handle_, CUBLAS_OP_N, CUBLAS_OP_N, static_cast<int>(w.in), static_cast<int>(n),
-                     static_cast<int>(w.out), &one, w.weight, type, static_cast<int>(w.in), dy,
-                     type, static_cast<int>(w.out), &zero, dx, type, static_cast<int>(w.in),
-                     CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-        "a product");
-}
-
-void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
-                        std::int64_t rows, std::int64_t sequences) {
+void Activations::lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+                          std::int64_t rows, std::int64_t sequences) {
   const std::int64_t element = size_of(dtype);
   std::int64_t heads = 0, queries = 0, inner_size = 0, choices = 0, expert_size = 0;
   for (const LayerSpec& s : config.layers) {
@@ -129,14 +87,17 @@ void Activations::carve(Carver& c, const ModelConfig& config, std::int64_t head_
 
 std::int64_t Activations::bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
                                 std::int64_t rows, std::int64_t sequences) {
-  Carver counter;
-  Activations().carve(counter, config, head_dim, dtype, rows, sequences);
-  return counter.used();
+  Layout counter;
+  Activations().lay_out(counter, config, head_dim, dtype, rows, sequences);
+  return counter.bytes();
 }
 
-DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device)
-    : config(std::move(c)), dtype(d), device(of_device), weights(config, dtype) {
-  most_few_rows_ = most_few_rows(config, weights, dtype);
+DecoderSteps::DecoderSteps(ModelConfig c, DType d, int of_device, const PlannedWeights& planned,
+                           const WeightChanges& changes)
+    : config(std::move(c)), dtype(d), device(of_device), weights(config, dtype, planned, changes) {
+  most_few_rows_ = most_few_rows(weights, dtype);
+  if (const std::vector<std::int64_t> served = config.memory_layers(); !served.empty())
+    last_served_ = served.back();
   needs_normed_ =
       config.layer_norm || std::any_of(config.layers.begin(), config.layers.end(),
                                        [](const LayerSpec& layer) { return layer.parallel; });
@@ -154,8 +115,8 @@ DecoderSteps::BatchRoom& DecoderSteps::batch_room(std::int64_t rows, std::int64_
   batch_buffer_ = DeviceBuffer(Activations::bytes(config, head_dim, dtype, rows, sequences),
                                "the activations of a step of several sequences",
                                "take fewer sequences or tokens in a step");
-  Carver carver(batch_buffer_.data());
-  batch_.of.carve(carver, config, head_dim, dtype, rows, sequences);
+  Layout layout(batch_buffer_.data());
+  batch_.of.lay_out(layout, config, head_dim, dtype, rows, sequences);
   batch_.staging =
       StagingRing((rows + sequences) * static_cast<std::int64_t>(sizeof(std::int64_t)));
   batch_rows_ = rows;
@@ -169,11 +130,6 @@ bool DecoderSteps::takes_few(std::span<const DecoderPart> parts) const {
            // Those products write keys where they are kept, rotated: there is nothing to show.
            return p.n == 1 && !p.of->keys_hook;
          });
-}
-
-void DecoderSteps::multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
-                            bool add) {
-  cublas_.multiply(w, dtype, x, n, to, y, add);
 }
 
 void DecoderSteps::add_norm(Step& step, kernels::AddNormParams p, const DeviceNorm& norm) {
@@ -209,6 +165,7 @@ kernels::ProductParams DecoderSteps::product_of(const Step& step, const DeviceLi
   p.in = w.in;
   p.out = w.out;
   p.weight = w.weight;
+  p.blocks = w.blocks;
   p.maybe_bias = w.maybe_bias;
   p.x = x;
   return p;
@@ -394,6 +351,7 @@ void DecoderSteps::attend(const Step& step, std::int64_t l, bool appended) {
   }
   if (!of_memories.empty()) DeviceMemory::attend_batch(served, of_memories);
   CausalLayers::attend(l, causal, stream.get());
+  if (step.branches) fork_ends(step, l);
 }
 
 namespace {
@@ -463,103 +421,6 @@ void DecoderSteps::run_layer(Step& step, std::int64_t l) {
   finish_block(step, down, step.a.inner, w.fed_norm, next_norm);
 }
 
-/// Of each part's first token, by the logits behind its sequence's step before.
-void DecoderSteps::first_surprise(const Step& step) {
-  std::vector<kernels::SurpriseParams> of;
-  for (const DecoderPart& part : step.parts) {
-    if (!part.of->stepped) {
-      check(cudaMemsetAsync(part.of->surprise, 0, sizeof(float), stream.get()), "surprise");
-      continue;
-    }
-    kernels::SurpriseParams& p = of.emplace_back();
-    p.logits = part.of->last_logits;
-    p.dtype = DType::float32;
-    p.n = 1;
-    p.vocab = p.row_stride = config.vocab_size;
-    p.targets = step.a.ids + part.first;
-    p.surprise = part.of->surprise;
-    p.maybe_parts = part.of->parts;
-    p.maybe_arrived = part.of->parts_arrived;
-  }
-  launch_batch(kernels::token_surprise_batch, of, stream.get(), "surprise");
-}
-
-void DecoderSteps::copy_logits(const float* from, std::int64_t cols, std::int64_t n,
-                               float* to) const {
-  check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(config.vocab_size) * sizeof(float), from,
-                          static_cast<std::size_t>(cols) * sizeof(float),
-                          static_cast<std::size_t>(cols) * sizeof(float),
-                          static_cast<std::size_t>(n), cudaMemcpyDeviceToHost, stream.get()),
-        "copying logits");
-}
-
-namespace {
-
-kernels::SurprisePieceParams piece_of(const ModelConfig& config, const Activations& a,
-                                      const DecoderPart& part) {
-  kernels::SurprisePieceParams p;
-  p.n = part.n;
-  p.vocab = config.vocab_size;
-  p.multiplier = static_cast<float>(config.logit_multiplier);
-  p.soft_cap = static_cast<float>(config.logit_soft_cap);
-  p.targets = a.ids + part.first + 1;
-  p.state = a.surprise_state + part.first;
-  p.surprise = part.of->surprise + 1;
-  p.last = part.of->last_logits;
-  return p;
-}
-
-/// Whether the head's products are logits as they are.
-bool are_logits(const kernels::SurprisePieceParams& p) {
-  return p.multiplier == 1.0f && p.soft_cap == 0.0f;
-}
-
-}  // namespace
-
-/// Rows of one token each: their products are made where their logits stay.
-void DecoderSteps::head_of_few(Step& step, float* maybe_logits) {
-  float* rows[kernels::kMostProductRows] = {};
-  for (std::size_t i = 0; i < step.parts.size(); ++i) rows[i] = step.parts[i].of->last_logits;
-  const kernels::ProductParams of = product_of(step, weights.head);
-  check(kernels::product(of, rows, stream.get()), "the head", of, rows);
-  std::vector<kernels::SurprisePieceParams> pieces;
-  for (const DecoderPart& part : step.parts) {
-    kernels::SurprisePieceParams p = piece_of(config, step.a, part);
-    p.logits = p.last;
-    p.cols = p.row_stride = p.vocab;
-    if (!are_logits(p)) pieces.push_back(p);
-  }
-  launch_batch(kernels::surprise_piece_batch, pieces, stream.get(), "surprise");
-  if (maybe_logits) copy_logits(rows[0], config.vocab_size, 1, maybe_logits);
-}
-
-/// Logits of all rows, a piece of the vocabulary at a time, and what they say of the tokens behind
-/// them: row i of a sequence of its token i + 1. Its last row's stay.
-void DecoderSteps::run_head(Step& step, float* maybe_logits) {
-  first_surprise(step);
-  if (step.few) return head_of_few(step, maybe_logits);
-  const std::int64_t row = weights.head.in * size_of(dtype);
-  const bool in_place = step.n == 1;
-  const std::int64_t width = in_place ? config.vocab_size : piece_width(step.n, config.vocab_size);
-  for (std::int64_t first = 0; first < config.vocab_size; first += width) {
-    const std::int64_t cols = std::min(width, config.vocab_size - first);
-    float* const tile = in_place ? step.parts[0].of->last_logits : step.a.tile;
-    const DeviceLinear piece{weights.head.weight + first * row, nullptr, cols, weights.head.in};
-    multiply(piece, step.a.normed, step.n, DType::float32, tile);
-    std::vector<kernels::SurprisePieceParams> pieces;
-    for (const DecoderPart& part : step.parts) {
-      kernels::SurprisePieceParams p = piece_of(config, step.a, part);
-      p.logits = tile + part.first * cols;
-      p.first = first;
-      p.cols = p.row_stride = cols;
-      p.write_back = maybe_logits != nullptr;
-      if (!in_place || !are_logits(p)) pieces.push_back(p);
-    }
-    launch_batch(kernels::surprise_piece_batch, pieces, stream.get(), "surprise");
-    if (maybe_logits) copy_logits(tile, cols, step.n, maybe_logits + first);
-  }
-}
-
 void DecoderSteps::enqueue_angles(const Step& step) {
   std::vector<DeviceMemory*> memories;
   std::vector<const CausalLayers*> causal;
@@ -575,18 +436,38 @@ void DecoderSteps::enqueue_angles(const Step& step) {
 void DecoderSteps::enqueue(std::span<const DecoderPart> parts, const Activations& a,
                            float* maybe_logits) {
   Step step{parts, a};
-  for (const DecoderPart& part : parts) step.n += part.n;
-  step.few = takes_few(parts);
+  enqueue_step(step, maybe_logits);
+}
+
+void DecoderSteps::capture(std::span<const DecoderPart> parts, const Activations& a) {
+  Step step{parts, a};
+  for (const DecoderPart& part : parts)
+    if (part.of->memory) step.ends.push_back({&*part.of->memory, part.of->surprise});
+  if (early_launches) {
+    enqueue_step(step, nullptr);
+    return DeviceMemory::enqueue_end_batch(step.ends);
+  }
+  step.branches = true;
+  fork_surprise(step);
+  enqueue_step(step, nullptr);
+  beside_.join(stream.get());
+}
+
+void DecoderSteps::enqueue_step(Step& step, float* maybe_logits) {
+  const kernels::EarlyLaunches early(early_launches);
+  const Activations& a = step.a;
+  for (const DecoderPart& part : step.parts) step.n += part.n;
+  step.few = takes_few(step.parts);
   kernels::EmbedParams embed;
   embed.dtype = dtype;
-  embed.table = weights.embedding;
+  embed.table = weights.embedding.weight;
   embed.vocab = config.vocab_size;
   embed.width = config.hidden_size;
   embed.ids = a.ids;
   embed.n = step.n;
   embed.hidden = a.hidden;
   embed.multiplier = static_cast<float>(config.embedding_multiplier);
-  check(kernels::embed_tokens(embed, stream.get()), "embedding", embed);
+  embed_rows(embed);
   step.norm = weights.layers.front().input_norm;
   if (!step.few || needs_normed_) add_norm(step, {}, step.norm);
   enqueue_angles(step);

@@ -46,8 +46,9 @@ class Cublas {
   Cublas& operator=(const Cublas&) = delete;
 
   /// y [n, out] of `to` = x [n, in] of `from` times W^T, or added to what y holds. No bias.
+  /// \pre w is plain \param y_stride elements between rows of y; 0: out
   void multiply(const DeviceLinear& w, DType from, const void* x, std::int64_t n, DType to, void* y,
-                bool add) const;
+                bool add, std::int64_t y_stride = 0) const;
 
   /// dx [n, in] = dy [n, out] times W, all of one dtype: the way back of a gradient.
   void multiply_back(const DeviceLinear& w, DType dtype, const void* dy, std::int64_t n,
@@ -150,8 +151,8 @@ struct Activations {
   float* tile = nullptr;
   kernels::SurpriseState* surprise_state = nullptr;  // [rows]
 
-  void carve(Carver& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
-             std::int64_t rows, std::int64_t sequences);
+  void lay_out(Layout& c, const ModelConfig& config, std::int64_t head_dim, DType dtype,
+               std::int64_t rows, std::int64_t sequences);
   static std::int64_t bytes(const ModelConfig& config, std::int64_t head_dim, DType dtype,
                             std::int64_t rows, std::int64_t sequences);
 };
@@ -161,12 +162,14 @@ struct Activations {
 class DecoderSteps {
  public:
   /// Nothing is in device memory yet but the products' workspace: load the weights.
-  DecoderSteps(ModelConfig config, DType dtype, int device);
+  DecoderSteps(ModelConfig config, DType dtype, int device, const PlannedWeights& planned,
+               const WeightChanges& changes);
 
   const ModelConfig config;
   const DType dtype;
   const int device;
   std::filesystem::path path;  // of the model's files
+  bool early_launches = false;
   DeviceWeights weights;
   Stream stream;
 
@@ -180,6 +183,12 @@ class DecoderSteps {
   /// \param maybe_logits [n, vocab] in host memory, written, only of a single part; null: not
   /// wanted
   void enqueue(std::span<const DecoderPart> parts, const Activations& a, float* maybe_logits);
+
+  /// The same of a step of one token of each part while the stream captures, and the ends of the
+  /// memories' steps. What waits for no layer runs beside the first ones (surprise and thresholds),
+  /// what waits for attention alone beside the rest of the last layer and the head: a branch of the
+  /// graph, which ends joined. With early launches all is one chain: none may follow a join.
+  void capture(std::span<const DecoderPart> parts, const Activations& a);
 
   /// Room for steps of several sequences, which they share.
   struct BatchRoom {
@@ -195,15 +204,18 @@ class DecoderSteps {
   struct Step {
     std::span<const DecoderPart> parts;
     const Activations& a;
-    std::int64_t n = 0;   // rows
-    bool few = false;     // the library's own products
-    bool normed = false;  // a.normed holds the next product's rows; else they are still hidden
-    DeviceNorm norm;      // then: the norm before that product, or none
+    std::int64_t n = 0;     // rows
+    bool few = false;       // the library's own products
+    bool normed = false;    // a.normed holds the next product's rows; else they are still hidden
+    DeviceNorm norm{};      // then: the norm before that product, or none
+    bool branches = false;  // some of it runs beside the stream: capture
+    std::vector<DeviceMemory::EndOfStep> ends{};  // then: of the parts with a memory
   };
 
   bool takes_few(std::span<const DecoderPart> parts) const;
   void multiply(const DeviceLinear& w, const void* x, std::int64_t n, DType to, void* y,
                 bool add = false);
+  void embed_rows(const kernels::EmbedParams& p);
   void add_norm(Step& step, kernels::AddNormParams p, const DeviceNorm& norm);
   kernels::ProductParams product_of(const Step& step, const DeviceLinear& w) const;
   kernels::ProductParams product_of(const Step& step, const DeviceLinear& w,
@@ -223,12 +235,19 @@ class DecoderSteps {
   void feed_mixture(Step& step, std::int64_t l, const DeviceNorm& next_norm);
   void run_layer(Step& step, std::int64_t l);
   void enqueue_angles(const Step& step);
-  void first_surprise(const Step& step);
+  void fork_surprise(const Step& step);
+  void fork_ends(const Step& step, std::int64_t l);
+  void enqueue_step(Step& step, float* maybe_logits);
+  void first_surprise(const Step& step, cudaStream_t on);
   void run_head(Step& step, float* maybe_logits);
   void head_of_few(Step& step, float* maybe_logits);
   void copy_logits(const float* from, std::int64_t cols, std::int64_t n, float* to) const;
 
   Cublas cublas_{stream.get()};
+  // Of steps that are captured. Who waits for whom: capture.
+  SideStream beside_ = SideStream::create();
+  Event surprise_made_ = Event::create();
+  std::int64_t last_served_ = -1;   // the last layer that a memory serves
   std::int64_t most_few_rows_ = 0;  // that all products of a step take
   // Rows are normed before a product, not within it: it would take RMS norms alone, and of rows
   // that no other product reads.

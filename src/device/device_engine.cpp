@@ -199,7 +199,7 @@ DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryCo
                           std::int64_t event_tokens) {
   const ModelConfig m = load_model_config(model_dir);
   const DeviceModelBytes around =
-      DeviceDecoder::bytes_needed(model_dir, with_dtype({}, changes), config.chunk);
+      DeviceDecoder::bytes_needed(model_dir, with_dtype({}, changes), config.chunk, changes);
   const MemoryShape shape = device::HeadLayout(m).shape(memory_shape(m, config.n_local));
   DeviceMemoryOptions options{around.dtype, tokens};
   options.event_tokens = event_tokens;

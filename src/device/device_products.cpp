@@ -19,12 +19,12 @@
 namespace episodic {
 namespace {
 
-using device::Carver;
 using device::check;
 using device::Cublas;
 using device::CurrentDevice;
 using device::DeviceBuffer;
 using device::DeviceLinear;
+using device::Layout;
 
 constexpr const char* kTakeLess = "take a smaller model, or the host's products";
 
@@ -34,11 +34,11 @@ class DeviceProducts final : public FrozenProducts {
  public:
   DeviceProducts(const OpenModel& model, int device) : device_(device) {
     const PlannedWeights planned(model.config, model.tensors);
-    Carver counter;
-    carve(model.config, planned, counter);
-    weights_ = DeviceBuffer(counter.used(), "the model's weights in float32", kTakeLess);
-    Carver carver(weights_.data());
-    carve(model.config, planned, carver);
+    Layout counter;
+    lay_out(model.config, planned, counter);
+    weights_ = DeviceBuffer(counter.bytes(), "the model's weights in float32", kTakeLess);
+    Layout layout(weights_.data());
+    lay_out(model.config, planned, layout);
     for (const auto& [place, linear] : linears_)
       load(planned.at(place.first, place.second), linear);
   }
@@ -60,11 +60,11 @@ class DeviceProducts final : public FrozenProducts {
   }
 
  private:
-  void carve(const ModelConfig& config, const PlannedWeights& planned, Carver& carver) {
+  void lay_out(const ModelConfig& config, const PlannedWeights& planned, Layout& layout) {
     const auto take = [&](WeightRole role, std::int64_t layer) {
       const WeightView& view = planned.at(role, layer);
       linears_[{role, layer}] = {
-          reinterpret_cast<std::byte*>(carver.take<float>(view.rows * view.columns)), nullptr,
+          reinterpret_cast<std::byte*>(layout.take<float>(view.rows * view.columns)), nullptr,
           view.rows, view.columns};
     };
     for (std::int64_t l = 0; l < config.n_layers; ++l)
@@ -102,18 +102,18 @@ class DeviceProducts final : public FrozenProducts {
   void run(std::int64_t n_from, const float* from, std::int64_t n_to, float* to,
            const Enqueue& enqueue) {
     const CurrentDevice current(device_);  // autograd may come from a thread of its own
-    Carver counter;
-    const auto carve_rows = [&](Carver& carver) {
-      float* const in = carver.take<float>(n_from);
-      return std::pair(in, carver.take<float>(n_to));
+    Layout counter;
+    const auto lay_out_rows = [&](Layout& layout) {
+      float* const in = layout.take<float>(n_from);
+      return std::pair(in, layout.take<float>(n_to));
     };
-    carve_rows(counter);
-    if (rows_.bytes() < counter.used()) {
+    lay_out_rows(counter);
+    if (rows_.bytes() < counter.bytes()) {
       rows_ = DeviceBuffer();  // its bytes may be needed; nothing reads it: each call waits
-      rows_ = DeviceBuffer(counter.used(), "the rows of a product", "lower chunk");
+      rows_ = DeviceBuffer(counter.bytes(), "the rows of a product", "lower chunk");
     }
-    Carver carver(rows_.data());
-    const auto [in, out] = carve_rows(carver);
+    Layout layout(rows_.data());
+    const auto [in, out] = lay_out_rows(layout);
     check(cudaMemcpyAsync(in, from, float_bytes(n_from), cudaMemcpyHostToDevice, stream_.get()),
           "copying rows");
     enqueue(in, out);

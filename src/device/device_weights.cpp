@@ -5,7 +5,10 @@
 #include <initializer_list>
 #include <utility>
 
+#include "block_weights.hpp"
 #include "convert.hpp"
+#include "episodic/model/quantize.hpp"
+#include "kernels/mixture.hpp"
 #include "model/elementwise.hpp"
 #include "model/xielu.hpp"
 
@@ -19,6 +22,9 @@ bool is_stored_as(TensorType type, DType dtype) {
          (type == TensorType::f16 && dtype == DType::float16) ||
          (type == TensorType::bf16 && dtype == DType::bfloat16);
 }
+
+/// Widened rows of blocks that a product of many rows reads at once.
+constexpr std::int64_t kMostSlab = 128 << 20;
 
 /// Rows or columns of a weight as they lie on the device: as they are, or heads that are padded, or
 /// one part of each head that has several.
@@ -39,17 +45,62 @@ struct Axis {
 
 }  // namespace
 
-DeviceWeights::DeviceWeights(const ModelConfig& config, DType dtype)
-    : heads_(config), dtype_(dtype) {
-  Carver counter;
-  carve(config, counter);
-  bytes_ = counter.used();
+DeviceWeights::DeviceWeights(const ModelConfig& config, DType dtype, const PlannedWeights& planned,
+                             const WeightChanges& changes)
+    : heads_(config), dtype_(dtype), changes_(changes) {
+  Layout counter;
+  lay_out(config, planned, counter);
+  bytes_ = counter.bytes();
 }
 
-void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
+void DeviceWeights::lay_out(const ModelConfig& config, const PlannedWeights& planned, Layout& c) {
   const std::int64_t element = size_of(dtype_), hidden = config.hidden_size, d = heads_.head_dim();
-  const auto linear = [&](std::int64_t out, std::int64_t in, bool bias) {
-    return DeviceLinear{c.take(out * in * element), bias ? c.take<float>(out) : nullptr, out, in};
+  std::int64_t l = -1, widest = 0;
+  std::vector<WeightView> views;
+  const auto view = [&](Role role, WeightView of) {
+    if (changes_.plain && block_elements(of.type) > 1) of.type = TensorType::bf16;
+    if (const auto as =
+            changes_.rounded ? rounded_as(role, of.columns, *changes_.rounded) : std::nullopt)
+      of.type = *as;
+    views.push_back(of);
+  };
+  // Padded heads have rows and columns that no block holds.
+  const auto linear = [&](std::int64_t out, std::int64_t in, bool bias,
+                          std::initializer_list<Role> roles, bool of_heads = false) {
+    views.clear();
+    for (const Role role : roles) {
+      view(role, planned.at(role, l));
+      // half of them are the output's gate
+      if (role == Role::q && config.layers[static_cast<std::size_t>(l)].output_gate)
+        views.back().rows /= 2;
+    }
+    DeviceLinear w;
+    w.out = out;
+    w.in = in;
+    if (!of_heads || !heads_.padded())
+      w.blocks = plan_blocks(views, roles.size() == 2, changes_.fp8 && l >= 0);
+    if (w.in_blocks()) {
+      lay_out_blocks(c, w.blocks, in);
+      widest = std::max(widest, out * in * element);
+    } else {
+      w.weight = c.take(out * in * element);
+    }
+    if (bias) w.maybe_bias = c.take<float>(out);
+    return w;
+  };
+  const auto experts = [&](std::int64_t rows, std::int64_t in, std::int64_t count,
+                           std::int64_t chosen, std::initializer_list<Role> roles,
+                           std::byte*& plain) {
+    views.clear();
+    for (std::int64_t e = 0; e < count; ++e)
+      for (const Role role : roles) view(role, planned.of_expert(role, l, e));
+    kernels::BlockWeights blocks = plan_blocks(views, true);
+    if (blocks.n_parts == 0 || !kernels::takes_experts(chosen, in)) {
+      plain = c.take(rows * in * element);
+      return kernels::BlockMatrix();
+    }
+    lay_out_blocks(c, blocks, in);
+    return blocks.part[0];
   };
   const auto norm = [&](bool is_there, std::int64_t width) {
     return is_there ? c.take<float>(width) : nullptr;
@@ -57,9 +108,11 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
   const auto norm_of_rows = [&](bool is_there) {
     return DeviceNorm{norm(is_there, hidden), norm(is_there && config.norm_bias, hidden)};
   };
-  embedding = c.take(config.vocab_size * hidden * element);
+  embedding = linear(config.vocab_size, hidden, false, {Role::embedding});
+  if (!config.tie_word_embeddings) widest = 0;  // no product reads it
   layers.clear();
   for (const LayerSpec& s : config.layers) {
+    ++l;
     const std::int64_t q = s.n_heads * d, kv = s.n_kv_heads * d;
     const bool before = s.norms != NormPlace::after, behind = s.norms != NormPlace::before;
     const bool row = s.qk_norm == QkNorm::row, any = s.qk_norm != QkNorm::none;
@@ -72,13 +125,17 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     w.k_norm = norm(any, row ? kv : d);
     w.sink_logits = norm(s.sink_logits, s.n_heads);
     if (s.mixer == Mixer::short_convolution) {
-      w.qkv = linear(3 * hidden, hidden, s.conv_bias);
-      w.o = linear(hidden, hidden, s.conv_bias);
+      w.qkv = linear(3 * hidden, hidden, s.conv_bias, {Role::conv_in});
+      w.o = linear(hidden, hidden, s.conv_bias, {Role::conv_out});
       w.tap = c.take<float>(hidden * s.conv_taps);
       w.maybe_conv_bias = norm(s.conv_bias, hidden);
     } else if (const RecurrenceSpec& r = s.recurrence) {
-      w.qkv = linear(r.channels() + r.values() + (r.delta() ? 2 : 1) * r.heads, hidden, r.bias);
-      w.o = linear(hidden, r.values(), r.bias);
+      const std::int64_t out = r.channels() + r.values() + (r.delta() ? 2 : 1) * r.heads;
+      w.qkv = r.delta()
+                  ? linear(out, hidden, r.bias,
+                           {Role::mix_in, Role::mix_gate, Role::mix_step, Role::mix_write})
+                  : linear(out, hidden, r.bias, {Role::mix_in, Role::mix_gate, Role::mix_step});
+      w.o = linear(hidden, r.values(), r.bias, {Role::mix_out});
       w.tap = c.take<float>(r.channels() * r.taps);
       w.maybe_conv_bias = norm(r.conv_bias, r.channels());
       w.recurrence.log_rate = norm(true, r.heads);
@@ -86,14 +143,21 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
       w.recurrence.maybe_skip = norm(!r.delta(), r.heads);
       w.recurrence.norm = norm(true, r.delta() ? r.value_dim : r.values());
     } else {
-      w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias);
-      w.o = linear(hidden, q, s.o_bias);
-      if (s.output_gate) w.output_gate = linear(q, hidden, s.qkv_bias);
+      w.qkv = linear(q + 2 * kv, hidden, s.qkv_bias, {Role::q, Role::k, Role::v}, true);
+      w.o = linear(hidden, q, s.o_bias, {Role::o}, true);
+      if (s.output_gate) w.output_gate = linear(q, hidden, s.qkv_bias, {Role::q}, true);
     }
     const MixtureSpec& m = s.mixture;
     if (const std::int64_t inner = m ? m.shared_width : s.intermediate_size; inner > 0) {
-      w.gate_up = linear((s.gated ? 2 : 1) * inner, hidden, !m && s.mlp_bias);
-      w.down = linear(hidden, inner, !m && s.mlp_bias);
+      const bool bias = !m && s.mlp_bias;
+      if (m) {
+        w.gate_up = linear(2 * inner, hidden, bias, {Role::shared_gate, Role::shared_up});
+        w.down = linear(hidden, inner, bias, {Role::shared_down});
+      } else {
+        w.gate_up = s.gated ? linear(2 * inner, hidden, bias, {Role::gate, Role::up})
+                            : linear(inner, hidden, bias, {Role::up});
+        w.down = linear(hidden, inner, bias, {Role::down});
+      }
     }
     if (m) {
       w.mixture.router = c.take<float>(m.experts * hidden);
@@ -101,8 +165,10 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
         (m.bias == RouterBias::choice ? w.mixture.maybe_choice : w.mixture.maybe_bias) =
             c.take<float>(m.experts);
       if (m.shared_gate) w.mixture.maybe_shared_router = c.take<float>(hidden);
-      w.mixture.gate_up = c.take(m.experts * 2 * m.width * hidden * element);
-      w.mixture.down = c.take(m.experts * hidden * m.width * element);
+      w.mixture.gate_up_blocks = experts(m.experts * 2 * m.width, hidden, m.experts, 1,
+                                         {Role::expert_gate, Role::expert_up}, w.mixture.gate_up);
+      w.mixture.down_blocks = experts(m.experts * hidden, m.width, m.experts, m.chosen,
+                                      {Role::expert_down}, w.mixture.down);
       if (m.expert_bias) {
         w.mixture.maybe_gate_up_bias = c.take<float>(m.experts * 2 * m.width);
         w.mixture.maybe_down_bias = c.take<float>(m.experts * hidden);
@@ -111,25 +177,29 @@ void DeviceWeights::carve(const ModelConfig& config, Carver& c) {
     layers.push_back(w);
   }
   final_norm = norm_of_rows(true);
-  head = config.tie_word_embeddings ? DeviceLinear{embedding, nullptr, config.vocab_size, hidden}
-                                    : linear(config.vocab_size, hidden, false);
+  l = -1;
+  head = config.tie_word_embeddings ? embedding
+                                    : linear(config.vocab_size, hidden, false, {Role::head});
+  slab_bytes = std::min(widest, kMostSlab);
+  slab = slab_bytes > 0 ? c.take(slab_bytes) : nullptr;
 }
 
 /// Reads weights off the files and sends them, some rows at a time.
 class DeviceWeights::Loader {
  public:
   Loader(const PlannedWeights& planned, DType dtype, std::int64_t head_dim, cudaStream_t stream)
-      : planned_(planned), dtype_(dtype), head_dim_(head_dim), stream_(stream) {}
+      : planned_(planned),
+        dtype_(dtype),
+        head_dim_(head_dim),
+        stream_(stream),
+        blocks_([this](void* to, const void* from, std::int64_t bytes) { copy(to, from, bytes); }) {
+  }
 
   /// One product's rows, of several weights behind each other.
   void linear(const DeviceLinear& w, std::int64_t layer, std::initializer_list<Role> roles,
               const Axis& rows = {}, const Axis& columns = {}) {
-    std::byte* weight = w.weight;
-    auto* bias = reinterpret_cast<std::byte*>(w.maybe_bias);
-    for (const Role role : roles) {
-      weight += send(weight, dtype_, planned_.at(role, layer), rows, columns);
-      if (bias) bias += send(bias, DType::float32, planned_.at(role, layer, true), rows);
-    }
+    Rows to{w};
+    for (const Role role : roles) add(to, layer, role, rows, columns);
   }
 
   /// What decides stays float32; experts lie behind each other.
@@ -143,11 +213,11 @@ class DeviceWeights::Loader {
     floats(w.maybe_bias, Role::router, true);
     floats(w.maybe_choice, Role::router, true);
     floats(w.maybe_shared_router, Role::shared_router, false);
-    std::byte *gate_up = w.gate_up, *down = w.down;
+    Rows gate_up{of_experts(w.gate_up, w.gate_up_blocks)}, down{of_experts(w.down, w.down_blocks)};
     for (std::int64_t e = 0; e < spec.experts; ++e) {
       for (const Role role : {Role::expert_gate, Role::expert_up})
-        gate_up += send(gate_up, dtype_, planned_.of_expert(role, layer, e), {});
-      down += send(down, dtype_, planned_.of_expert(Role::expert_down, layer, e), {});
+        add(gate_up, planned_.of_expert(role, layer, e), {}, {});
+      add(down, planned_.of_expert(Role::expert_down, layer, e), {}, {});
     }
     if (!spec.expert_bias) return;
     auto* gate_up_bias = reinterpret_cast<std::byte*>(w.maybe_gate_up_bias);
@@ -171,13 +241,9 @@ class DeviceWeights::Loader {
                    const Axis& of_heads) {
     const Axis queries{&heads, 2, 0}, gates{&heads, 2, 1};
     linear(w.output_gate, layer, {Role::q}, gates);
-    std::byte* weight = w.qkv.weight;
-    auto* bias = reinterpret_cast<std::byte*>(w.qkv.maybe_bias);
-    for (const Role role : {Role::q, Role::k, Role::v}) {
-      const Axis& rows = role == Role::q ? queries : of_heads;
-      weight += send(weight, dtype_, planned_.at(role, layer), rows);
-      if (bias) bias += send(bias, DType::float32, planned_.at(role, layer, true), rows);
-    }
+    Rows to{w.qkv};
+    for (const Role role : {Role::q, Role::k, Role::v})
+      add(to, layer, role, role == Role::q ? queries : of_heads, {});
   }
 
   void recurrence(const DeviceLayerWeights& w, bool delta, std::int64_t layer) {
@@ -208,6 +274,36 @@ class DeviceWeights::Loader {
   }
 
  private:
+  /// Rows of a product, of which the first are there.
+  struct Rows {
+    DeviceLinear to;
+    std::int64_t n = 0;
+  };
+  static Rows of_experts(std::byte* plain, const kernels::BlockMatrix& blocks) {
+    Rows rows;
+    rows.to.weight = plain;
+    if (blocks.rows > 0) rows.to.blocks = {1, {blocks}};
+    return rows;
+  }
+
+  /// Adds a role's rows behind them, with their biases.
+  void add(Rows& rows, std::int64_t layer, Role role, const Axis& axis, const Axis& columns) {
+    if (rows.to.maybe_bias)
+      send(reinterpret_cast<std::byte*>(rows.to.maybe_bias + rows.n), DType::float32,
+           planned_.at(role, layer, true), axis);
+    add(rows, planned_.at(role, layer), axis, columns);
+  }
+  void add(Rows& rows, const WeightView& from, const Axis& axis, const Axis& columns) {
+    const std::int64_t out = axis.size(from.rows, head_dim_);
+    if (rows.to.in_blocks())
+      blocks_.load(rows.to.blocks, rows.n, from, out,
+                   [&](std::int64_t i) { return axis.source(i, head_dim_); });
+    else
+      send(rows.to.weight + rows.n * columns.size(from.columns, head_dim_) * size_of(dtype_),
+           dtype_, from, axis, columns);
+    rows.n += out;
+  }
+
   /// \return bytes written
   std::int64_t send(std::byte* to, DType as, const WeightView& from, const Axis& rows,
                     const Axis& columns = {}) {
@@ -267,16 +363,17 @@ class DeviceWeights::Loader {
   cudaStream_t stream_;
   std::vector<float> wide_, row_;
   std::vector<std::byte> narrowed_;
+  BlockLoader blocks_;
 };
 
 void DeviceWeights::load(const ModelConfig& config, const PlannedWeights& planned,
                          cudaStream_t stream) {
   buffer_ = DeviceBuffer(bytes_, "the model's weights", "take a smaller model or a 16-bit dtype");
-  Carver carver(buffer_.data());
-  carve(config, carver);
+  Layout layout(buffer_.data());
+  lay_out(config, planned, layout);
   Loader loader(planned, dtype_, config.head_dim, stream);
   const Axis of_heads{heads_.padded() ? &heads_ : nullptr};
-  loader.linear({embedding, nullptr, config.vocab_size, config.hidden_size}, -1, {Role::embedding});
+  loader.linear(embedding, -1, {Role::embedding});
   for (std::size_t i = 0; i < layers.size(); ++i) {
     DeviceLayerWeights& w = layers[i];
     const LayerSpec& spec = config.layers[i];

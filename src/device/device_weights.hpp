@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cuda.hpp"
@@ -12,6 +13,7 @@
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/weight_plan.hpp"
 #include "head_layout.hpp"
+#include "kernels/blocks.hpp"
 #include "kernels/decoder.hpp"
 
 namespace episodic::device {
@@ -21,6 +23,15 @@ struct DeviceLinear {
   std::byte* weight = nullptr;
   float* maybe_bias = nullptr;
   std::int64_t out = 0, in = 0;
+  kernels::BlockWeights blocks;  // in place of weight
+  std::int64_t first = 0;        // of their rows
+
+  bool in_blocks() const { return blocks.n_parts > 0; }
+  /// Some of its rows, without their bias. \param element bytes of a plain weight
+  DeviceLinear rows(std::int64_t from, std::int64_t count, std::int64_t element) const {
+    return {
+        weight ? weight + from * in * element : nullptr, nullptr, count, in, blocks, first + from};
+  }
 };
 
 /// A norm of rows that a product reads. Null: there is none, or it has no bias.
@@ -38,6 +49,7 @@ struct DeviceMixture {
   std::byte* down = nullptr;            // [experts, hidden, width]
   float* maybe_gate_up_bias = nullptr;  // [experts, 2 width]
   float* maybe_down_bias = nullptr;     // [experts, hidden]
+  kernels::BlockMatrix gate_up_blocks, down_blocks;  // in place of either, where they have rows
 };
 
 /// Null: the layer has no such norm.
@@ -66,11 +78,22 @@ struct DeviceLayerWeights {
   kernels::XieluParams xielu;
 };
 
+/// How weights differ on a device from the plan's.
+struct WeightChanges {
+  bool fp8 = false;  ///< plain matrices of the layers become E4M3 with a scale a row
+  /// For sizes alone, before weights are changed: blocks will be plain, or matrices rounded to
+  /// blocks (model/quantize.hpp).
+  bool plain = false;
+  std::optional<TensorType> rounded;
+};
+
 class DeviceWeights {
  public:
-  /// Plans them: sizes are known, nothing is in device memory. Weights are of `dtype`, norms and
-  /// biases float32. \throws ConfigError for heads that no kernel has
-  DeviceWeights(const ModelConfig& config, DType dtype);
+  /// Plans them: sizes are known, nothing is in device memory. Weights are of `dtype`, or stay in
+  /// blocks as they are stored (block_weights.hpp); norms and biases are float32.
+  /// \throws ConfigError for heads that no kernel has
+  DeviceWeights(const ModelConfig& config, DType dtype, const PlannedWeights& planned,
+                const WeightChanges& changes = {});
 
   /// Device memory that they take.
   std::int64_t bytes() const { return bytes_; }
@@ -80,17 +103,21 @@ class DeviceWeights {
 
   const HeadLayout& heads() const { return heads_; }
 
-  std::byte* embedding = nullptr;  ///< [vocab, hidden]
+  DeviceLinear embedding;  ///< [vocab, hidden]
   std::vector<DeviceLayerWeights> layers;
   DeviceNorm final_norm;
   DeviceLinear head;
+  /// Room for rows of blocks that are widened for a product of many rows.
+  std::byte* slab = nullptr;
+  std::int64_t slab_bytes = 0;
 
  private:
   class Loader;
-  void carve(const ModelConfig& config, Carver& carver);
+  void lay_out(const ModelConfig& config, const PlannedWeights& planned, Layout& layout);
 
   HeadLayout heads_;
   DType dtype_;
+  WeightChanges changes_;
   std::int64_t bytes_ = 0;
   DeviceBuffer buffer_;
 };

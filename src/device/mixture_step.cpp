@@ -51,6 +51,7 @@ void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const DeviceNorm& ne
                                                         : kernels::GateActivation::gelu_tanh;
   gate.x = a.normed;
   gate.gate_up = w.mixture.gate_up;
+  gate.blocks = w.mixture.gate_up_blocks;
   gate.maybe_bias = w.mixture.maybe_gate_up_bias;
   gate.slope = static_cast<float>(mixture.slope);
   gate.limit = static_cast<float>(mixture.limit);
@@ -66,6 +67,7 @@ void DecoderSteps::feed_mixture(Step& step, std::int64_t l, const DeviceNorm& ne
   sum.dtype = dtype;
   sum.inner = a.expert_inner;
   sum.down = w.mixture.down;
+  sum.blocks = w.mixture.down_blocks;
   sum.maybe_bias = w.mixture.maybe_down_bias;
   sum.expert = a.expert;
   sum.weight = a.expert_weight;

@@ -29,7 +29,7 @@ Recurrences::Recurrences(const ModelConfig& config, std::span<const std::int64_t
   }
 }
 
-void Recurrences::carve(Carver& c) {
+void Recurrences::lay_out(Layout& c) {
   for (Layer& layer : layers_) {
     layer.ring =
         reinterpret_cast<std::byte*>(c.take<float>(layer.capacity * layer.spec.channels()));

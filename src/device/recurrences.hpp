@@ -24,7 +24,7 @@ class Recurrences {
   Recurrences(const ModelConfig& config, std::span<const std::int64_t> layers, std::int64_t chunk);
 
   bool empty() const { return layers_.empty(); }
-  void carve(Carver& carver);
+  void lay_out(Layout& layout);
   /// Of the convolutions, for KeptRows.
   std::vector<KeptRows::Ring> rings() const;
 

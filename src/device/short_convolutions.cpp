@@ -20,7 +20,7 @@ ShortConvolutions::ShortConvolutions(const ModelConfig& config,
   }
 }
 
-void ShortConvolutions::carve(Carver& c) {
+void ShortConvolutions::lay_out(Layout& c) {
   for (Layer& layer : layers_)
     layer.ring = reinterpret_cast<std::byte*>(c.take<float>(layer.capacity * width_));
 }

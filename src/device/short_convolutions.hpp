@@ -25,7 +25,7 @@ class ShortConvolutions {
                     std::int64_t chunk);
 
   bool empty() const { return layers_.empty(); }
-  void carve(Carver& carver);
+  void lay_out(Layout& layout);
   std::vector<KeptRows::Ring> rings() const;
 
   /// The state and the taps' sizes of a layer; rows, weights and dtype are the caller's to set.

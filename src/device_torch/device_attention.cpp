@@ -69,11 +69,11 @@ struct TorchDeviceMemory::Impl {
         stream(current_stream()),
         memory(config, shape, options, stream, std::move(given)),
         staging(config.chunk * static_cast<std::int64_t>(sizeof(std::int64_t))) {
-    device::Carver counter;
-    carve(counter);
-    step_arrays = device::DeviceBuffer(counter.used(), "a step's ids and surprise", "lower chunk");
-    device::Carver carver(step_arrays.data());
-    carve(carver);
+    device::Layout counter;
+    lay_out(counter);
+    step_arrays = device::DeviceBuffer(counter.bytes(), "a step's ids and surprise", "lower chunk");
+    device::Layout layout(step_arrays.data());
+    lay_out(layout);
   }
 
   CUstream_st* current_stream() const {
@@ -81,10 +81,10 @@ struct TorchDeviceMemory::Impl {
         c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
     return native_stream ? native_stream(current) : device_torch::native_stream(current);
   }
-  void carve(device::Carver& carver) {
+  void lay_out(device::Layout& layout) {
     const std::int64_t chunk = memory.config().chunk;
-    ids = carver.take<std::int64_t>(chunk);
-    surprise = carver.take<float>(chunk);
+    ids = layout.take<std::int64_t>(chunk);
+    surprise = layout.take<float>(chunk);
   }
   void require(const char* name, const at::Tensor& x, std::int64_t heads) const;
   void require_logits(const at::Tensor& logits) const;

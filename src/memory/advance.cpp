@@ -197,11 +197,11 @@ void EpisodicMemory::Impl::append_events(const MemoryAdvance& advance, const det
     std::int64_t tokens = 0;
     do tokens += all[end++].size();
     while (end < all.size() && tokens + all[end].size() <= config.chunk);
-    const std::span<const TokenRange> group = all.subspan(begin, end - begin);
+    const std::span<const TokenRange> together = all.subspan(begin, end - begin);
     const EventId first = time.events(scope).size();
-    for (const TokenRange& e : group) time.append(scope, e);
-    if (alone && alone->index) bank.append(*alone, group);
-    if (!alone && bank.tiers.store) bank.tiers.store->append(group);
+    for (const TokenRange& e : together) time.append(scope, e);
+    if (alone && alone->index) bank.append(*alone, together);
+    if (!alone && bank.tiers.store) bank.tiers.store->append(together);
     for (EventId e = first; e < time.events(scope).size(); ++e) {
       if (alone) {
         take(*alone, e);

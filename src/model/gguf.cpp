@@ -331,6 +331,12 @@ void check_start(Reader& in, std::span<const std::byte> bytes, std::string_view 
 
 }  // namespace
 
+std::optional<std::uint32_t> gguf_type_number(TensorType type) {
+  for (const TypeNumber& t : kTypes)
+    if (t.type == type) return t.number;
+  return std::nullopt;
+}
+
 GgufContent parse_gguf(std::span<const std::byte> bytes, std::string_view label) {
   Reader in(bytes, label);
   check_start(in, bytes, label);

@@ -3,12 +3,18 @@
 // The bytes of a GGUF file before its tensors.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "episodic/model/tensor_source.hpp"
+
 namespace episodic {
+
+/// ggml's number of a type of tensors; nothing for one that GGUF has not.
+std::optional<std::uint32_t> gguf_type_number(TensorType type);
 
 inline constexpr std::uint64_t kGgufAlignment = 32;  // of tensors; what the format assumes
 

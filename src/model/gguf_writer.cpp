@@ -37,18 +37,15 @@ namespace fs = std::filesystem;
 /// ggml's number of a type; nothing for those that models are not written in here.
 std::optional<std::uint32_t> ggml_type(TensorType type) {
   switch (type) {
-    case TensorType::f32:
-      return 0;
-    case TensorType::f16:
-      return 1;
-    case TensorType::q4_0:
-      return 2;
-    case TensorType::q8_0:
-      return 8;
-    case TensorType::bf16:
-      return 30;
-    default:
+    case TensorType::i8:
+    case TensorType::i16:
+    case TensorType::i32:
+    case TensorType::i64:
+    case TensorType::f64:
+    case TensorType::nvfp4:  // whose scales are tensors of their own
       return std::nullopt;
+    default:
+      return gguf_type_number(type);
   }
 }
 
@@ -59,10 +56,24 @@ std::int64_t file_type(TensorType type) {
       return 1;
     case TensorType::q4_0:
       return 2;
+    case TensorType::q4_1:
+      return 3;
     case TensorType::q8_0:
       return 7;
+    case TensorType::q5_0:
+      return 8;
+    case TensorType::q5_1:
+      return 9;
+    case TensorType::q4_k:
+      return 14;
+    case TensorType::q5_k:
+      return 16;
+    case TensorType::q6_k:
+      return 18;
     case TensorType::bf16:
       return 32;
+    case TensorType::mxfp4:
+      return 38;
     default:
       return 0;
   }

@@ -58,6 +58,12 @@ std::optional<TensorType> quantized_type(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<TensorType> rounded_as(WeightRole role, std::int64_t columns, TensorType type) {
+  const TensorType to = info_of(role).block == WeightBlock::vocabulary ? TensorType::q8_0 : type;
+  if (!is_rounded(role) || columns % block_elements(to) != 0) return std::nullopt;
+  return to;
+}
+
 void quantize_weights(OpenModel& model, TensorType type) {
   if (type != TensorType::q8_0 && type != TensorType::q4_0)
     throw ConfigError(
@@ -77,10 +83,9 @@ void quantize_weights(OpenModel& model, TensorType type) {
           fmt::format("{}: tensor '{}' is quantised already ({}); use the model as it is, or its "
                       "weights in float",
                       file, e.tensor, name_of(t.type)));
-    const bool vocabulary = info_of(e.role).block == WeightBlock::vocabulary;
-    const TensorType to = vocabulary ? TensorType::q8_0 : type;
-    if (e.columns() % block_elements(to) != 0) continue;
-    changed->put(e.tensor, to, t.shape, rounded(t, to, file));
+    const std::optional<TensorType> to = rounded_as(e.role, e.columns(), type);
+    if (!to) continue;
+    changed->put(e.tensor, *to, t.shape, rounded(t, *to, file));
     ++matrices;
   }
   if (matrices == 0)

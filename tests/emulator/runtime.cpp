@@ -337,6 +337,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   *executable = new CUgraphExec_st{graph->nodes, bytes};
   return cudaSuccess;
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+  if (!executable) return record(cudaErrorInvalidValue);
+  if (captures(stream)) return emulator::refuse_in_capture(stream);
+  return may_enqueue(stream);
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   const emulator::OwnWork own;
   if (!executable) return record(cudaErrorInvalidValue);

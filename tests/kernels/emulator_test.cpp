@@ -223,6 +223,9 @@ TEST_CASE("emulator runs what a stream captured at each launch of the graph, not
   REQUIRE(emulator::device_bytes() > before);
   REQUIRE(position.host()[0] == 0);
   emulator::reset_calls();
+  REQUIRE(cudaGraphUpload(executable, stream) == cudaSuccess);  // launches nothing
+  REQUIRE(cudaGraphUpload(nullptr, stream) != cudaSuccess);
+  static_cast<void>(cudaGetLastError());
   REQUIRE(cudaGraphLaunch(executable, stream) == cudaSuccess);
   REQUIRE(copy.host() == std::vector<int>{7, 8, -1, -1, 7, -1, -1, -1});
   REQUIRE(cudaGraphLaunch(executable, other) == cudaSuccess);

@@ -269,7 +269,7 @@ TEST_CASE("launchers name the field that they refuse: attention and its rows") {
       {WRONG(C, n_lanes, -1), WRONG(C, max_events, kHuge), WRONG(C, lanes, nullptr),
        WRONG(C, lanes, odd<LaneLists>()), WRONG(C, maybe_timeline, odd<std::int32_t>()),
        WRONG(C, steps, nullptr), WRONG(C, counts, nullptr), WRONG(C, total, nullptr),
-       WRONG(C, total, odd<unsigned long long>())},
+       WRONG(C, total, odd<unsigned long long>()), WRONG(C, maybe_kept, odd<LaneLists>())},
       count_recalls);
   using G = MergeStatesParams;
   G merge;

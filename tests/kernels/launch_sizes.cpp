@@ -6,6 +6,8 @@
 
 #include "kernels/attention_float.cuh"
 #include "kernels/attention_mma.cuh"
+#include "kernels/block_product.cuh"
+#include "kernels/block_rows.cuh"
 #include "kernels/close_events.cuh"
 #include "kernels/codes.cuh"
 #include "kernels/copies.cuh"
@@ -88,6 +90,11 @@ int main() {
   print("ProbeKernel", 1);
   print("RecallKernel", kSelectThreads, recall_shared_bytes(kMostRecallWidth, kMostRecallRoom));
   print("ProductKernel", kDecoderThreads, kMostProductShared);
+  print("BlockProductKernel", kDecoderThreads, kMostRoundedShared);
+  for (const char* kernel : {"WidenBlocksKernel", "EmbedBlocksKernel"})
+    print(kernel, kBlockRowThreads);
+  for (const char* kernel : {"BlockExpertGateKernel", "BlockExpertSumKernel"})
+    print(kernel, kMixtureThreads, kMostRoundedShared);
   print("GraphHalfKernel", kHalfGraphThreads, kHalfGraphSharedBytes);
   print("GraphFloatKernel", kFloatGraphThreads);
   print("GraphSumsKernel", kTileSumThreads);

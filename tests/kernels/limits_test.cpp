@@ -7,6 +7,7 @@
 
 #include "kernels/attention_plan.hpp"
 #include "kernels/device.hpp"
+#include "kernels/early_launches.hpp"
 #include "kernels/recall.hpp"
 #include "kernels/recall_state.hpp"
 #if defined(EPISODIC_EMULATED_CUDA)
@@ -43,6 +44,23 @@ std::size_t allowed(const void* kernel) {
 #endif
 
 }  // namespace
+
+TEST_CASE("whether launches begin early is each thread's, and what was asked last") {
+  REQUIRE(early_launches_allowed());
+  {
+    const EarlyLaunches none(false);
+    REQUIRE_FALSE(early_launches_allowed());
+    bool of_another = false;
+    std::thread([&] { of_another = early_launches_allowed(); }).join();
+    REQUIRE(of_another);
+    {
+      const EarlyLaunches some(true);
+      REQUIRE(early_launches_allowed());
+    }
+    REQUIRE_FALSE(early_launches_allowed());
+  }
+  REQUIRE(early_launches_allowed());
+}
 
 #if defined(EPISODIC_EMULATED_CUDA)
 TEST_CASE("a launch opts in for static and dynamic shared memory together") {

@@ -83,4 +83,46 @@ TEST_CASE("recalls are counted by event, over lanes and steps") {
   REQUIRE(count_recalls({}, nullptr) == cudaSuccess);  // no lane
 }
 
+TEST_CASE("lists that were counted are kept, each lane's where it says") {
+  EPISODIC_NEEDS_DEVICE();
+  constexpr std::size_t kRoom = 300, kLanes = 3;
+  std::mt19937 random(6);
+  std::vector<DeviceEventId> lists(3 * kLanes * kRoom);
+  for (DeviceEventId& e : lists) e = static_cast<DeviceEventId>(random() % 500);
+  std::vector<std::int32_t> sizes;
+  for (std::size_t l = 0; l < kLanes; ++l)
+    for (const std::size_t size : {l == 0 ? 0 : kRoom, l == 1 ? 1 : 200 + l, random() % kRoom})
+      sizes.push_back(static_cast<std::int32_t>(size));
+  const auto lanes_of = [&](const DeviceArray<DeviceEventId>& of,
+                            const DeviceArray<std::int32_t>& of_sizes) {
+    std::vector<LaneLists> lanes;
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      DeviceEventId* const at = of.data() + 3 * l * kRoom;
+      lanes.push_back({at, at + kRoom, at + 2 * kRoom, of_sizes.data() + 3 * l});
+    }
+    return DeviceArray<LaneLists>(lanes);
+  };
+  episodic_test::in_every_order([&] {
+    const DeviceArray<DeviceEventId> d_lists(lists),
+        d_kept(std::vector<DeviceEventId>(lists.size(), -5));
+    const DeviceArray<std::int32_t> d_sizes(sizes),
+        d_kept_sizes(std::vector<std::int32_t>(sizes.size(), -5));
+    const DeviceArray<LaneLists> lanes = lanes_of(d_lists, d_sizes),
+                                 kept = lanes_of(d_kept, d_kept_sizes);
+    const DeviceArray<std::uint32_t> before(std::vector<std::uint32_t>{0});
+    const DeviceArray<RecallCount> counts(std::vector<RecallCount>(500));
+    const DeviceArray<unsigned long long> sum(std::vector<unsigned long long>{0});
+    const RecallCountsParams p{lanes.data(),  kLanes,        nullptr,    500,
+                               before.data(), counts.data(), sum.data(), kept.data()};
+    REQUIRE(count_recalls(p, nullptr) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    REQUIRE(d_kept_sizes.host() == sizes);
+    const std::vector<DeviceEventId> got = d_kept.host();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const bool listed = i % kRoom < static_cast<std::size_t>(sizes[i / kRoom]);
+      REQUIRE(got[i] == (listed ? lists[i] : -5));
+    }
+  });
+}
+
 }  // namespace recall_counts_test

@@ -287,6 +287,10 @@ class Decoder {
     if (name == "vote") return vote_statement(s);
     if (name == "membar" || name == "fence") return fence_statement(s);
     if (name == "griddepcontrol") return launches(s);
+    if (name == "prefetch") {  // of what a cache has: nothing that a lane sees
+      if (s.opcode != "prefetch.global.L2") unknown(s);
+      return;
+    }
     if (name == "ldmatrix") return matrices(s);
     if (name == "mma") return product(s);
     if (name == "cp") return copy(s);

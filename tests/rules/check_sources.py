@@ -291,15 +291,66 @@ LONGEST_FILE = 600
 
 
 def size(root):
-    """No source of the host side has more than 600 lines: then it is about one subject. Tables (.inc) may be longer, and
-    the device's sources are not held to it yet."""
+    """No source of the host side has more than 600 lines: then it is about one subject. Tables (.inc) may be longer."""
     for path in sources(root, ("include", "src")):
         name = path.relative_to(root).as_posix()
-        if name.startswith("src/device") or name in LONG_FILES or path.suffix == ".inc":
+        if name in LONG_FILES or path.suffix == ".inc":
             continue
         lines = len(path.read_text().splitlines())
         if lines > LONGEST_FILE:
             yield f"{path}: {lines} lines, at most {LONGEST_FILE}; take it apart by subject"
+
+
+MOST_MEMBERS = 30
+
+
+def split_outside(text, mark):
+    """Of the text: the parts between marks that no bracket is around."""
+    depth, parts = 0, [""]
+    for sign in text:
+        depth += (sign in "([{<") - (sign in ")]}>")
+        if sign == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return parts
+
+
+def members_of(body):
+    """How many data members a class has, of the text between its braces."""
+    body = re.sub(r"->|<<|>>=?|[<>]=|\b(public|private|protected)\s*:", " ", body)
+    body = re.sub(r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}(?!\s*[;,])", " { } ; ", body)  # bodies of functions end there
+    count = 0
+    for statement in split_outside(body, ";"):
+        statement = statement.strip()
+        if not statement or re.match(r"(static|using|friend|typedef|template|enum)\b", statement):
+            continue
+        if of_its_own := re.match(r"(?:struct|class|union)\s[^{]*\{.*\}(.*)$", statement, flags=re.S):
+            count += len([name for name in of_its_own.group(1).split(",") if name.strip()])
+            continue
+        if re.match(r"(struct|class|union)\s+\w+$", statement):
+            continue
+        declarators = split_outside(statement, ",")
+        first = re.sub(r"<[^<>()]*>", "", re.sub(r"<[^<>()]*>", "", declarators[0]))
+        if not re.search(r"\(|\boperator\b", re.split(r"[={]", first)[0]):
+            count += len(declarators)
+    return count
+
+
+def members(root):
+    """No class of the device's room has more than 30 members: then it is about one subject."""
+    for path in sources(root, ["src"]):
+        if not path.relative_to(root).as_posix().startswith("src/device/"):
+            continue
+        text = without_comments(path.read_text(errors="replace"))
+        for opened in re.finditer(r"\b(?:struct|class)\s+([\w:]+)(?:\s+final)?(?:\s*:[^;{(]*)?\s*\{", text):
+            depth, end = 1, opened.end()
+            while depth > 0 and end < len(text):
+                depth += (text[end] == "{") - (text[end] == "}")
+                end += 1
+            count = members_of(text[opened.end():end - 1])
+            if count > MOST_MEMBERS:
+                yield f"{path}: {opened.group(1)} has {count} members, at most {MOST_MEMBERS}; take it apart by subject"
 
 
 # Public headers whose classes programs neither make nor hold: what files and tables of the library are made of.
@@ -341,7 +392,7 @@ def classes(root):
 RULES = {"ascii": ascii_only, "spdx": spdx, "width": width, "torch_free": torch_free, "layers": layers, "programs": programs,
          "silent": silent, "leftovers": leftovers, "json": json, "standard": standard, "flags": flags,
          "batches": batches, "bodies": bodies, "namespaces": namespaces,
-         "prose": prose, "links": links, "size": size,
+         "prose": prose, "links": links, "size": size, "members": members,
          "citations": citations, "classes": classes}
 
 
@@ -370,6 +421,8 @@ def self_test(_root):
         ("links", "docs/n.md", "[no such page](nothing.md)"),
         ("links", "docs/s.md", "# One\n\n[no such heading](#two)\n"),
         ("size", "src/memory/o.cpp", head + "int o;\n" * 600),
+        ("size", "src/device/o.cpp", head + "int o;\n" * 600),
+        ("members", "src/device/y.hpp", head + "struct Y {\n" + "  int a = 0, b = f(1, 2);\n" * 15 + "  struct {} c;\n};\n"),
         ("bodies", "include/episodic/recall/impl/l.hpp", head),
         ("namespaces", "include/episodic/store/t.hpp", head + "namespace episodic::detail {}\n"),
         ("classes", "include/episodic/text/u.hpp", head + "class Lost final : public Base {\n};\n"),
@@ -380,10 +433,12 @@ def self_test(_root):
                   "## A `heading`, here\n\n[up](#a-heading-here)\n")
     clean = ("src/memory/g.cpp", head + '// printf(1)\n#include "episodic/store/event_store.hpp"\n'
              "static_assert(sizeof(int) == 4);\nint snprintf_size = 0;\n")
+    few = ("src/device/z.hpp", head + "struct Z {\n  int a = 0, b = 0;\n  std::pair<int, int> f(int, int) const { int c; return {c, c}; }\n"
+           + "  static int d;\n" * 40 + "};\n")
     for rule, name, text in planted:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
-            for file, content in ((name, text), clean, clean_page):
+            for file, content in ((name, text), clean, few, clean_page):
                 (root / file).parent.mkdir(parents=True, exist_ok=True)
                 (root / file).write_text(content)
             for other, check in RULES.items():

@@ -19,7 +19,8 @@
 
 namespace episodic {
 
-struct OpenModel;  // model/open_model.hpp
+struct OpenModel;     // model/open_model.hpp
+struct ModelOptions;  // the same
 
 /// Checks that a device can run this build. \throws DeviceError: no device; compute capability
 /// below 8.0; a driver older than the CUDA this was built with; no machine code for the device in
@@ -67,15 +68,24 @@ class DeviceDecoder final : public LanguageModel {
     /// (DeviceMemory::step_kind): the host then spends microseconds on it, whatever the number of
     /// layers. Results are the same to the bit.
     bool graphs = true;
+    /// Let kernels of a token's layers begin while the ones before them end, where the device can
+    /// (compute capability 9.0): their blocks then wait on the multiprocessors. On an H200 that
+    /// cost an 8B 0.6 to 0.9 ms a token (docs/kernels.md). Surprise and the ends of memories' steps
+    /// then run in turn with the layers, not beside them.
+    bool early_launches = false;
     /// Of the memories that it is given: DeviceMemoryOptions::event_tokens.
     std::int64_t event_tokens = 0;
     /// The same: DeviceMemoryOptions::representatives and codes_from.
     DType representatives = DType::float32;
     std::int64_t codes_from = DeviceMemoryOptions::kCodesWherePaid;
+    /// Rounds the plain matrices of the layers to E4M3 with a scale a row, the row's largest number
+    /// over 448: half of 16 bits. Checkpoints of FP8 with such scales get their codes back.
+    bool fp8_weights = false;
   };
 
-  /// Reads a Hugging Face directory or a GGUF file into device memory. Quantised weights become
-  /// bfloat16 there, or what the options say.
+  /// Reads a Hugging Face directory or a GGUF file into device memory. Weights in blocks stay as
+  /// they are stored where the kernels have their type, else they become bfloat16 or what the
+  /// options say.
   /// \throws FileError, DataError naming the file, tensor or key; ConfigError for heads that no
   ///         kernel has; DeviceError; BudgetError where the device has no room for the weights
   static DeviceDecoder load(const std::filesystem::path& model_dir, const Options& options);
@@ -94,6 +104,11 @@ class DeviceDecoder final : public LanguageModel {
   /// \throws FileError, DataError, ConfigError
   static DeviceModelBytes bytes_needed(const std::filesystem::path& model_dir,
                                        const Options& options, std::int64_t chunk);
+  /// The same of a model that will be opened with changes. Nothing is rounded for that; with
+  /// adapters all matrices are counted as widened.
+  static DeviceModelBytes bytes_needed(const std::filesystem::path& model_dir,
+                                       const Options& options, std::int64_t chunk,
+                                       const ModelOptions& changes);
 
   /// Gives the model a fresh, empty memory in place of the one it has.
   /// \param max_tokens most tokens that the sequence may come to. \param given boundaries, only for

@@ -215,18 +215,25 @@ class DeviceMemory final : public SequenceMemory {
   //     memory.end_launched_step();
 
   /// Open steps of one kind and one n enqueue the same work, given the same pointers: calls to
-  /// attend and enqueue_end alone. begin_step enqueues waits for copies of steps before and, where
-  /// memory grows, little copies now and then; it is no part of a graph. Kinds are small numbers,
-  /// few, and those of before a reset hold after it. Absent where the step's work cannot be
-  /// captured: the host takes part in it (segmenters by token number, a disk tier), or it goes on
-  /// beside the next step (several tokens, with events at home in page-locked memory). Absent where
-  /// no step is open.
+  /// attend, enqueue_thresholds_batch and enqueue_end alone. begin_step enqueues waits for copies
+  /// of steps before and, where memory grows, little copies now and then; it is no part of a graph.
+  /// Kinds are small numbers, few, and those of before a reset hold after it. Absent where the
+  /// step's work cannot be captured: the host takes part in it (segmenters by token number, a disk
+  /// tier), or it goes on beside the next step (several tokens, with events at home in page-locked
+  /// memory). Absent where no step is open.
   std::optional<std::uint32_t> step_kind() const;
 
   /// Enqueues what end_step does and leaves the step open; it may be begun anew.
   void enqueue_end(const float* surprise);
   /// The same of several memories, which share launches as in end_step_batch.
-  static void enqueue_end_batch(std::span<const EndOfStep> steps);
+  /// \param maybe_beside a stream that is behind their last attend and that theirs is behind before
+  ///        the next step, for steps with a kind; null: their own
+  static void enqueue_end_batch(std::span<const EndOfStep> steps,
+                                CUstream_st* maybe_beside = nullptr);
+  /// The part of that which waits for no layer: thresholds over surprise, which must be there; the
+  /// end leaves it out then. For steps with a kind. \param beside a stream that is behind the steps
+  /// before, and that the end is behind
+  static void enqueue_thresholds_batch(std::span<const EndOfStep> steps, CUstream_st* beside);
 
   /// Ends the open step, of whose work a graph was launched. Enqueues nothing.
   /// \throws DataError where the step has no kind

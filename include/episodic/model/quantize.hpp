@@ -11,10 +11,15 @@
 
 #include "episodic/base/callbacks.hpp"
 #include "episodic/base/tensor_type.hpp"
+#include "episodic/model/weight_roles.hpp"
 
 namespace episodic {
 
 struct OpenModel;  // model/open_model.hpp
+
+/// What quantize_weights makes of a matrix of this role with rows of so many numbers; nothing: it
+/// stays as it is. \param type Q8_0 or Q4_0
+std::optional<TensorType> rounded_as(WeightRole role, std::int64_t columns, TensorType type);
 
 /// "q8_0" or "q4_0", what weights can be rounded to; nothing for other names.
 std::optional<TensorType> quantized_type(std::string_view name);

@@ -185,6 +185,17 @@ T atomicCAS(T* at, U expected, V value) {
   return before;
 }
 
+/// Each byte of the result is the one of (a, b), a first, that 3 bits of a nibble of c number.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned c) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i)
+    result |= static_cast<unsigned>(both >> (8 * (c >> (4 * i) & 7u)) & 255u) << (8 * i);
+  return result;
+}
+/// To nearest, ties to even. \pre within int
+inline int __float2int_rn(float x) { return static_cast<int>(std::lrintf(x)); }
+
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

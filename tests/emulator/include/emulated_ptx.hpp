@@ -21,6 +21,7 @@ template <int kGroupsLeft>
 void wait_copies() {
   emulator::wait_copies(kGroupsLeft);
 }
+inline void prefetch_second(const void*) {}
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return 1.0f / x; }
