@@ -437,7 +437,7 @@ std::string EpisodicMemory::refusal(Capability capability) const {
 void EpisodicMemory::Impl::commit() {
   directory->check_undisturbed();  // before anything of the folder is written anew
   if (on_tier) on_tier->check_writer();
-  open = false;                    // a step that was refused (a full disk, say) is not part of it
+  open = false;  // a step that was refused (a full disk, say) is not part of it
   const std::vector<std::uint8_t> beside_now = saved_beside();
   if (retention) make_room();
   merge_files();

@@ -83,14 +83,12 @@ bool PieceCache::read_here(const Part& part) {
     } else {
       std::vector<std::byte> all(static_cast<std::size_t>(file.size()));
       file.read(all, 0);
-      if (BlockHash::of(all) != part.name ||
-          part.from + static_cast<std::int64_t>(part.to.size()) >
-              static_cast<std::int64_t>(all.size())) {
+      if (BlockHash::of(all) != part.name || part.from + static_cast<std::int64_t>(part.to.size()) >
+                                                 static_cast<std::int64_t>(all.size())) {
         calls_.unlink(io::Kind::cache, AT_FDCWD, path.c_str());
         return false;
       }
-      if (!part.to.empty())
-        std::memcpy(part.to.data(), all.data() + part.from, part.to.size());
+      if (!part.to.empty()) std::memcpy(part.to.data(), all.data() + part.from, part.to.size());
       const std::lock_guard lock(mutex_);
       checked_.insert(part.name);
     }
@@ -146,9 +144,10 @@ void PieceCache::fetch(std::span<const Part> parts) {
       const Part& part = some[i];
       if (part.from + static_cast<std::int64_t>(part.to.size()) >
           static_cast<std::int64_t>(blocks[i].size()))
-        throw FileError(fmt::format("{}: block {} is {} bytes long, more were expected; run "
-                                    "episodic verify, or take the tier from a copy",
-                                    tier_->where(), part.name.text(), blocks[i].size()));
+        throw FileError(
+            fmt::format("{}: block {} is {} bytes long, more were expected; run "
+                        "episodic verify, or take the tier from a copy",
+                        tier_->where(), part.name.text(), blocks[i].size()));
       if (!part.to.empty())
         std::memcpy(part.to.data(), blocks[i].data() + part.from, part.to.size());
       insert(part.name, blocks[i]);
@@ -174,8 +173,8 @@ void PieceCache::put_here(const BlockHash& name, std::span<const std::byte> byte
   if (taken < 0 || taken + size > most_) {
     // Some more than is needed, so that not every block looks through the folder.
     constexpr std::int64_t kShare = 8;
-    const std::int64_t most = std::max(most_ - size - (taken < 0 ? 0 : most_ / kShare),
-                                       std::int64_t{0});
+    const std::int64_t most =
+        std::max(most_ - size - (taken < 0 ? 0 : most_ / kShare), std::int64_t{0});
     taken = make_room(most);
     if (taken + size > most_) return;
   }

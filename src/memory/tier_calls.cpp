@@ -66,7 +66,8 @@ void TierCalls::empty_file(const std::string& name) noexcept {
 }
 
 bool TierCalls::in_folder(int dir) const {
-  struct stat here {}, there {};
+  struct stat here {
+  }, there{};
   return ::fstat(dir, &there) == 0 && ::stat(folder_.c_str(), &here) == 0 &&
          here.st_dev == there.st_dev && here.st_ino == there.st_ino;
 }

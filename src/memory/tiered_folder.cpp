@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -19,12 +20,13 @@
 #include "episodic/base/error.hpp"
 #include "memory_files.hpp"
 
-namespace episodic::detail {
+namespace episodic {
+namespace detail {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint32_t kHeadMagic = 0x48544945;   // "EITH"
+constexpr std::uint32_t kHeadMagic = 0x48544945;    // "EITH"
 constexpr std::uint32_t kPiecesMagic = 0x50544945;  // "EITP"
 constexpr std::uint32_t kTierVersion = 1;
 constexpr std::int64_t kPieceBytes = std::int64_t{256} << 10;
@@ -250,9 +252,9 @@ std::shared_ptr<TieredFolder> TieredFolder::create(const fs::path& path, io::Sys
   const std::shared_ptr<TieredFolder> folder(new TieredFolder(*place, calls));
   folder->take_lease();
   if (folder->tier_->head(place->name).version != 0)
-    throw FileError(fmt::format(
-        "{}: holds a memory already; open it to go on with it, or give another name",
-        place->text()));
+    throw FileError(
+        fmt::format("{}: holds a memory already; open it to go on with it, or give another name",
+                    place->text()));
   return folder;
 }
 
@@ -265,12 +267,13 @@ void TieredFolder::fill(const TierHead& head) {
   const io::Directory folder(calls_, dir_);
   for (std::size_t i = 0; i < head.files.size(); ++i) {
     const TierHead::File& file = head.files[i];
-    std::vector<Piece> pieces = pieces_of(
-        blocks[i], fmt::format("{}: the pieces of {}", place_.text(), file.name));
+    std::vector<Piece> pieces =
+        pieces_of(blocks[i], fmt::format("{}: the pieces of {}", place_.text(), file.name));
     if ((pieces.empty() ? 0 : pieces.back().end()) != file.bytes)
-      throw FileError(fmt::format("{}: {} has {} bytes, and its pieces have others; take the tier "
-                                  "from a copy, or a fork of it",
-                                  place_.text(), file.name, file.bytes));
+      throw FileError(
+          fmt::format("{}: {} has {} bytes, and its pieces have others; take the tier "
+                      "from a copy, or a fork of it",
+                      place_.text(), file.name, file.bytes));
     io::File made = folder.create(*kind_of_file(file.name), file.name);
     made.truncate(file.bytes);
     calls_.set(file.name, std::move(pieces));
@@ -286,6 +289,21 @@ void TieredFolder::take_pieces(const TieredFolder& from) {
   for (const auto& [name, bytes] : from.on_tier_) {
     calls_.set(name, from.calls_.pieces(name));
     on_tier_[name] = bytes;
+  }
+}
+
+bool TieredFolder::stands() const { return tier_->head(place_.name).version == version_; }
+
+void TieredFolder::require_pieces() const {
+  for (const auto& [name, bytes] : on_tier_) {
+    std::vector<BlockHash> names;
+    for (const Piece& piece : calls_.pieces(name)) names.push_back(piece.name);
+    const std::vector<bool> there = tier_->has(names);
+    if (std::find(there.begin(), there.end(), false) != there.end())
+      throw FileError(fmt::format(
+          "{}: the memory that it was forked from has changed meanwhile, and what it gave up was "
+          "swept; fork it again, under another name",
+          place_.text()));
   }
 }
 
@@ -401,6 +419,40 @@ void fork_over_tier(const fs::path& from, const fs::path& to, io::Syscalls& call
   fork_memory(source_dir, fork->dir(), source_calls);
   if (same) fork->take_pieces(*source);
   fork->publish(MemoryManifest::read(fork->dir(), fork->calls()));
+  if (same && !source->stands()) fork->require_pieces();
 }
 
-}  // namespace episodic::detail
+}  // namespace detail
+
+SweepReport sweep_tier(const std::filesystem::path& path, double seconds, io::Syscalls& calls) {
+  const std::optional<TierPlace> place = TierPlace::parse(path);
+  if (!place)
+    throw ConfigError(path.string() +
+                      ": is the path of a folder, in which nothing is left to be swept; name a "
+                      "place on a tier (shared:DIR/NAME)");
+  const std::shared_ptr<BlockTier> tier = open_tier(*place, calls);
+  // First what may go: whatever is named from now on was put or asked for meanwhile.
+  const std::vector<BlockHash> old = tier->unused(seconds);
+  SweepReport report;
+  std::set<BlockHash> named;
+  for (const std::string& name : tier->names()) {
+    const BlockTier::Head head = tier->head(name);
+    if (head.version == 0) continue;
+    ++report.memories;
+    std::vector<BlockHash> lists;
+    for (const detail::TierHead::File& file : detail::TierHead::parse(head.bytes, name).files)
+      lists.push_back(file.list);
+    named.insert(lists.begin(), lists.end());
+    for (const BlockTier::Bytes& list : get_blocks(*tier, lists))
+      for (const detail::Piece& piece : detail::pieces_of(list, name + ": a list of pieces"))
+        named.insert(piece.name);
+  }
+  std::vector<BlockHash> gone;
+  for (const BlockHash& block : old)
+    if (!named.contains(block)) gone.push_back(block);
+  tier->drop(gone);
+  report.removed = static_cast<std::int64_t>(gone.size());
+  return report;
+}
+
+}  // namespace episodic

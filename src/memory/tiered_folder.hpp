@@ -75,6 +75,11 @@ class TieredFolder {
   /// Of the last commit that others can see.
   std::int64_t tokens() const { return tokens_; }
 
+  /// Whether the commit that was opened is still the last one.
+  bool stands() const;
+  /// That what the last commit names is there; it counts as used now. \throws FileError
+  void require_pieces() const;
+
   /// That nobody else writes. \throws FileError naming who does
   void check_writer();
   /// Puts what the manifest in the folder names, then lets the head name it.

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -21,7 +22,7 @@ namespace {
 
 // Under one prefix, so that a server may hold other things as well.
 constexpr const char* kPrefix = "episodic:1:";
-constexpr std::size_t kGetAtOnce = 64;                        // blocks of one MGET
+constexpr std::size_t kGetAtOnce = 64;                       // blocks of one MGET
 constexpr std::int64_t kSendAtOnce = std::int64_t{4} << 20;  // bytes sent before answers are read
 
 constexpr const char* kExchange = R"(
@@ -123,7 +124,7 @@ class RedisTier final : public BlockTier {
     const std::lock_guard lock(mutex_);
     const NoPipeSignal guard;
     std::vector<bool> there;
-    for (const BlockHash& name : names) send({"EXISTS", key_of(name)});
+    for (const BlockHash& name : names) send({"TOUCH", key_of(name)});
     for (std::size_t i = 0; i < names.size(); ++i) there.push_back(receive()->integer == 1);
     return there;
   }
@@ -148,6 +149,34 @@ class RedisTier final : public BlockTier {
     const NoPipeSignal guard;
     for (const BlockHash& name : names) send({"DEL", key_of(name)});
     for (std::size_t i = 0; i < names.size(); ++i) receive();
+  }
+
+  std::vector<BlockHash> unused(double seconds) override {
+    const std::lock_guard lock(mutex_);
+    const NoPipeSignal guard;
+    std::vector<BlockHash> old;
+    const std::vector<std::string> keys = scan("block:");
+    for (std::size_t first = 0; first < keys.size(); first += kGetAtOnce) {
+      const auto some = std::span(keys).subspan(first, std::min(kGetAtOnce, keys.size() - first));
+      for (const std::string& key : some) send({"OBJECT", "IDLETIME", std::string_view(key)});
+      for (const std::string& key : some) {
+        const Reply reply = receive();
+        const auto name =
+            BlockHash::parse(std::string_view(key).substr(key_of("block:", "").size()));
+        if (name && reply->type == REDIS_REPLY_INTEGER &&
+            static_cast<double>(reply->integer) >= seconds)
+          old.push_back(*name);
+      }
+    }
+    return old;
+  }
+
+  std::vector<std::string> names() override {
+    const std::lock_guard lock(mutex_);
+    const NoPipeSignal guard;
+    std::vector<std::string> found = scan("head:");
+    for (std::string& key : found) key.erase(0, key_of("head:", "").size());
+    return found;
   }
 
   Head head(const std::string& name) override {
@@ -176,8 +205,8 @@ class RedisTier final : public BlockTier {
   std::optional<Lease> take_lease(const std::string& name, const Lease& mine) override {
     const std::lock_guard lock(mutex_);
     const NoPipeSignal guard;
-    const auto milliseconds = std::max<std::int64_t>(1, static_cast<std::int64_t>(
-                                                            1000 * mine.seconds));
+    const auto milliseconds =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(1000 * mine.seconds));
     const Reply reply =
         ask({"EVAL", kTakeLease, "1", key_of("lease:", name), mine.token,
              fmt::format("{}", mine.seconds), mine.holder, std::to_string(milliseconds)});
@@ -205,10 +234,25 @@ class RedisTier final : public BlockTier {
     return std::string(kPrefix) + kind + name;
   }
 
+  /// All keys of a kind, each once.
+  std::vector<std::string> scan(const char* kind) {
+    std::set<std::string> keys;
+    std::string cursor = "0";
+    do {
+      const Reply reply = ask({"SCAN", cursor, "MATCH", key_of(kind, "*"), "COUNT", "1000"});
+      if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2) unexpected();
+      cursor = text_of(*reply->element[0]);
+      const redisReply& some = *reply->element[1];
+      for (std::size_t i = 0; i < some.elements; ++i)
+        keys.insert(std::string(text_of(*some.element[i])));
+    } while (cursor != "0");
+    return {keys.begin(), keys.end()};
+  }
+
   /// Words of a command; they live until it is sent.
   struct Word {
-    Word(const char* text) : view(text) {}          // NOLINT: meant to convert
-    Word(std::string_view text) : view(text) {}     // NOLINT
+    Word(const char* text) : view(text) {}                          // NOLINT: meant to convert
+    Word(std::string_view text) : view(text) {}                     // NOLINT
     Word(std::string text) : own(std::move(text)), is_own(true) {}  // NOLINT
     std::string_view text() const { return is_own ? std::string_view(own) : view; }
     std::string own;
@@ -219,9 +263,8 @@ class RedisTier final : public BlockTier {
   void connect() {
     if (context_) return;
     const auto seconds = static_cast<long>(options_.timeout_seconds);
-    const timeval limit{
-        seconds, static_cast<suseconds_t>(1e6 * (options_.timeout_seconds -
-                                                 static_cast<double>(seconds)))};
+    const timeval limit{seconds, static_cast<suseconds_t>(1e6 * (options_.timeout_seconds -
+                                                                 static_cast<double>(seconds)))};
     context_.reset(redisConnectWithTimeout(options_.host.c_str(), options_.port, limit));
     if (!context_) throw FileError(where() + ": no memory is left to connect with");
     if (context_->err != 0) lost("could not be reached");
@@ -235,9 +278,9 @@ class RedisTier final : public BlockTier {
   [[noreturn]] void lost(const char* what) {
     const std::string why = context_->errstr;
     context_.reset();
-    throw FileError(fmt::format(
-        "{}: {} ({}); see that the server runs and is to be reached, then try again", where(), what,
-        why));
+    throw FileError(
+        fmt::format("{}: {} ({}); see that the server runs and is to be reached, then try again",
+                    where(), what, why));
   }
   [[noreturn]] void unexpected() {
     context_.reset();
@@ -308,14 +351,14 @@ std::shared_ptr<BlockTier> tier_at(const TierPlace& place) {
   if (const char* const password = std::getenv("REDISCLI_AUTH")) options.password = password;
   if (colon != at.npos && colon < at.size() && at[colon] == ':') {
     const std::string_view port = at.substr(colon + 1);
-    const auto [last, error] = std::from_chars(port.data(), port.data() + port.size(), options.port);
+    const auto [last, error] =
+        std::from_chars(port.data(), port.data() + port.size(), options.port);
     if (error != std::errc() || last != port.data() + port.size()) options.port = 0;
   }
   constexpr int kMostPort = 65535;
   if (options.host.empty() || options.port < 1 || options.port > kMostPort)
-    throw ConfigError(
-        fmt::format("{}: expected redis://HOST:PORT/NAME with a port from 1 to {}", place.text(),
-                    kMostPort));
+    throw ConfigError(fmt::format("{}: expected redis://HOST:PORT/NAME with a port from 1 to {}",
+                                  place.text(), kMostPort));
   return make_redis_tier(options);
 }
 
@@ -326,8 +369,7 @@ std::shared_ptr<BlockTier> make_redis_tier(const RedisOptions& options) {
 }
 
 void add_redis_scheme() {
-  add_tier_scheme("redis",
-                  [](const TierPlace& place, io::Syscalls&) { return tier_at(place); });
+  add_tier_scheme("redis", [](const TierPlace& place, io::Syscalls&) { return tier_at(place); });
 }
 
 }  // namespace episodic

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -28,10 +29,8 @@ namespace fs = std::filesystem;
 struct Schemes {
   std::mutex mutex;
   std::map<std::string, TierOpener, std::less<>> openers{
-      {"shared",
-       [](const TierPlace& place, io::Syscalls& calls) {
-         return make_shared_folder(place.at, calls);
-       }},
+      {"shared", [](const TierPlace& place,
+                    io::Syscalls& calls) { return make_shared_folder(place.at, calls); }},
       {"redis", nullptr},  // its name is known, so that its absence can be told
   };
 };
@@ -81,6 +80,17 @@ BlockHash BlockHash::of(std::span<const std::byte> bytes) {
   return {h.high64, h.low64};
 }
 
+std::optional<BlockHash> BlockHash::parse(std::string_view text) {
+  constexpr std::size_t kDigits = 16;
+  if (text.size() != 2 * kDigits ||
+      text.find_first_not_of("0123456789abcdef") != std::string_view::npos)
+    return std::nullopt;
+  BlockHash name;
+  std::from_chars(text.data(), text.data() + kDigits, name.high, 16);
+  std::from_chars(text.data() + kDigits, text.data() + text.size(), name.low, 16);
+  return name;
+}
+
 std::vector<BlockTier::Bytes> get_blocks(BlockTier& tier, std::span<const BlockHash> names) {
   std::vector<std::optional<BlockTier::Bytes>> found = tier.get(names);
   std::vector<BlockTier::Bytes> blocks;
@@ -114,8 +124,8 @@ std::optional<TierPlace> TierPlace::parse(const fs::path& path) {
     if (!schemes().openers.contains(place.scheme)) return std::nullopt;
   }
   const std::size_t options = all.rfind('?');
-  std::string rest = all.substr(colon + 1, options == std::string::npos ? options
-                                                                        : options - colon - 1);
+  std::string rest =
+      all.substr(colon + 1, options == std::string::npos ? options : options - colon - 1);
   const std::size_t slash = rest.rfind('/');
   place.name = slash == std::string::npos ? "" : rest.substr(slash + 1);
   place.at = rest.substr(0, slash == std::string::npos ? 0 : std::max<std::size_t>(slash, 1));
@@ -142,10 +152,10 @@ std::optional<TierPlace> TierPlace::parse(const fs::path& path) {
     else if (key == "timeout_seconds")
       place.timeout_seconds = seconds_of(key, value, place.text());
     else
-      throw ConfigError(fmt::format(
-          "{}: '{}' is no option of a place; there are cache=DIR, cache_bytes=SIZE, "
-          "lease_seconds=NUMBER and timeout_seconds=NUMBER, with commas between them",
-          place.text(), printable(item)));
+      throw ConfigError(
+          fmt::format("{}: '{}' is no option of a place; there are cache=DIR, cache_bytes=SIZE, "
+                      "lease_seconds=NUMBER and timeout_seconds=NUMBER, with commas between them",
+                      place.text(), printable(item)));
   }
   return place;
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -144,8 +145,11 @@ class SharedFolderTier final : public BlockTier {
 
   std::vector<bool> has(std::span<const BlockHash> names) override {
     std::vector<bool> there;
-    for (const BlockHash& name : names)
-      there.push_back(static_cast<bool>(open_if_there(io::Kind::block, path_of(name))));
+    for (const BlockHash& name : names) {
+      const io::File file = open_if_there(io::Kind::block, path_of(name));
+      // One that cannot be marked as used is put anew, and is then.
+      there.push_back(file && ::futimens(file.fd(), nullptr) == 0);
+    }
     return there;
   }
 
@@ -154,8 +158,6 @@ class SharedFolderTier final : public BlockTier {
     for (const Block& block : blocks) {
       const fs::path path = path_of(block.name);
       const io::Directory folder = made(path.parent_path());
-      const auto there = folder.look(path.filename().string());
-      if (there && there->bytes == static_cast<std::int64_t>(block.bytes.size())) continue;
       Temporary file(folder, io::Kind::block, block.bytes);
       file.rename_to(path.filename().string());
       touched.insert(path.parent_path());
@@ -170,6 +172,35 @@ class SharedFolderTier final : public BlockTier {
       if (r < 0 && r != -ENOENT) io::fail(-r, path, "remove it");
     }
     require_root();
+  }
+
+  std::vector<BlockHash> unused(double seconds) override {
+    const io::Directory all = made(root_ / "blocks");
+    const Written now = written(Temporary(all, io::Kind::block, {}).file());
+    std::vector<BlockHash> old;
+    for (const std::string& part : all.names()) {
+      const io::Entry entry = all.look(part).value_or(io::Entry{});
+      if (entry.regular || part.size() != 2) continue;
+      const io::Directory folder(calls_, all.path() / part);
+      for (const std::string& name : folder.names()) {
+        const std::optional<BlockHash> block = BlockHash::parse(name);
+        const io::File file = open_if_there(io::Kind::block, folder.path() / name);
+        if (!file || now.since(written(file)) < seconds) continue;
+        if (block)
+          old.push_back(*block);
+        else if (name.ends_with(".new"))
+          folder.remove(io::Kind::block, name);  // left by a crash
+      }
+    }
+    return old;
+  }
+
+  std::vector<std::string> names() override {
+    std::vector<std::string> found;
+    const io::Directory all = made(root_ / "memories");
+    for (std::string& name : all.names())
+      if (last_number(all.path() / name, kHeadPrefix) > 0) found.push_back(std::move(name));
+    return found;
   }
 
   Head head(const std::string& name) override {

@@ -112,17 +112,16 @@ class Server {
   pid_t process_ = 0;
 };
 
-#define EPISODIC_NEED_SERVER(program)                                                \
-  const std::optional<std::string> program = server_program();                       \
+#define EPISODIC_NEED_SERVER(program)                          \
+  const std::optional<std::string> program = server_program(); \
   if (!program) EPISODIC_SKIP("there is no redis-server here (scripts/setup --tests)")
 
 TEST_CASE("a tier on a server has blocks, heads and leases", "[redis][tier]") {
   EPISODIC_NEED_SERVER(program);
   Server server(*program);
-  const tier_contract::Setting setting{
-      [&] { return make_redis_tier(server.options()); },
-      [&](const BlockHash& name) { server.damage(name); }, [&] { server.stop(); },
-      [&] { server.start(); }};
+  const tier_contract::Setting setting{[&] { return make_redis_tier(server.options()); },
+                                       [&](const BlockHash& name) { server.damage(name); },
+                                       [&] { server.stop(); }, [&] { server.start(); }};
   SECTION("blocks are named by their bytes") { tier_contract::check_blocks(setting); }
   SECTION("heads are exchanged, or stay") { tier_contract::check_heads(setting); }
   SECTION("a lease has one holder") { tier_contract::check_leases(setting); }
@@ -173,9 +172,8 @@ TEST_CASE("a memory on a server is the one in a folder", "[redis][tier][memory]"
   add_redis_scheme();
   const MemoryShape shape = driver::small_shape();
   MemoryConfig config = driver::small_config();
-  config.host_bytes = least_host_bytes({shape.n_layers, shape.n_kv_heads, shape.head_dim,
-                                        DType::float32},
-                                       config.max_block, 1000);
+  config.host_bytes = least_host_bytes(
+      {shape.n_layers, shape.n_kv_heads, shape.head_dim, DType::float32}, config.max_block, 1000);
   const auto tokens = driver::random_tokens(shape, 300, 21);
   const auto feed = [&](EpisodicMemory& memory, std::int64_t first, std::int64_t end) {
     std::vector<float> all;

@@ -33,9 +33,13 @@ class MemoryTier final : public episodic::BlockTier {
   /// More than this do not fit.
   std::int64_t room = std::int64_t{1} << 62;
 
-  std::int64_t put_bytes() const { return locked([&] { return put_bytes_; }); }
-  std::int64_t got_bytes() const { return locked([&] { return got_bytes_; }); }
-  std::vector<episodic::BlockHash> names() const {
+  std::int64_t put_bytes() const {
+    return locked([&] { return put_bytes_; });
+  }
+  std::int64_t got_bytes() const {
+    return locked([&] { return got_bytes_; });
+  }
+  std::vector<episodic::BlockHash> block_names() const {
     return locked([&] {
       std::vector<episodic::BlockHash> all;
       for (const auto& [name, bytes] : blocks_) all.push_back(name);
@@ -73,7 +77,10 @@ class MemoryTier final : public episodic::BlockTier {
     begin(Call::has);
     return locked([&] {
       std::vector<bool> there;
-      for (const auto& name : names) there.push_back(blocks_.contains(name));
+      for (const auto& name : names) {
+        there.push_back(blocks_.contains(name));
+        used_[name] = Clock::now();
+      }
       return there;
     });
   }
@@ -82,6 +89,7 @@ class MemoryTier final : public episodic::BlockTier {
     locked([&] {
       for (const Block& block : blocks) {
         const auto bytes = static_cast<std::int64_t>(block.bytes.size());
+        used_[block.name] = Clock::now();
         if (blocks_.contains(block.name)) continue;
         if (bytes > room) throw episodic::io::DiskFullError(where() + ": there is no room left");
         room -= bytes;
@@ -94,6 +102,25 @@ class MemoryTier final : public episodic::BlockTier {
     begin(Call::drop);
     locked([&] {
       for (const auto& name : names) blocks_.erase(name);
+    });
+  }
+  std::vector<episodic::BlockHash> unused(double seconds) override {
+    begin(Call::drop);
+    return locked([&] {
+      std::vector<episodic::BlockHash> old;
+      for (const auto& [name, bytes] : blocks_)
+        if (Clock::now() - used_[name] >= std::chrono::duration<double>(seconds))
+          old.push_back(name);
+      return old;
+    });
+  }
+  std::vector<std::string> names() override {
+    begin(Call::head);
+    return locked([&] {
+      std::vector<std::string> all;
+      for (const auto& [name, head] : heads_)
+        if (head.version > 0) all.push_back(name);
+      return all;
     });
   }
   Head head(const std::string& name) override {
@@ -132,6 +159,7 @@ class MemoryTier final : public episodic::BlockTier {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Held {
     Lease lease;
     std::chrono::steady_clock::time_point until{};
@@ -144,6 +172,7 @@ class MemoryTier final : public episodic::BlockTier {
 
   mutable std::mutex mutex_;
   std::map<episodic::BlockHash, Bytes> blocks_;
+  std::map<episodic::BlockHash, Clock::time_point> used_;
   std::map<std::string, Head> heads_;
   std::map<std::string, Held> leases_;
   std::int64_t put_bytes_ = 0, got_bytes_ = 0;

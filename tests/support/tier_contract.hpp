@@ -64,6 +64,14 @@ inline void check_blocks(const Setting& setting) {
   CHECK(there->has(names) == expected);
   there->put(blocks);  // most are there already
   CHECK((get_blocks(*here, names) == values));
+  // What was not put or asked for lately.
+  CHECK(here->unused(3600).empty());
+  std::this_thread::sleep_for(std::chrono::milliseconds(2200));
+  here->has(std::span(names).first(2));
+  std::vector<BlockHash> old = there->unused(2), expected_old(names.begin() + 2, names.end());
+  std::sort(old.begin(), old.end());
+  std::sort(expected_old.begin(), expected_old.end());
+  CHECK((old == expected_old));
   setting.damage(names[3]);
   CHECK(mentions(refusal([&] { get_blocks(*here, names); }),
                  "block " + names[3].text() + " is damaged"));
@@ -89,6 +97,9 @@ inline void check_heads(const Setting& setting) {
   CHECK(here->exchange("b", 0, {}));
   CHECK(there->head("b").version == 1);
   CHECK(there->head("b").bytes.empty());
+  std::vector<std::string> names = here->names();
+  std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"a", "b"});
   // Of many who count at once, none counts over another.
   std::vector<std::thread> threads;
   constexpr int kThreads = 4, kTimes = 10;
@@ -151,11 +162,23 @@ inline void check_loss(const Setting& setting) {
   REQUIRE(tier->exchange("m", 0, value));
   setting.lose();
   const auto begin = std::chrono::steady_clock::now();
-  for (const auto& call : std::vector<std::function<void()>>{
-           [&] { tier->get({&name, 1}); }, [&] { tier->has({&name, 1}); },
-           [&] { tier->put({&block, 1}); }, [&] { tier->drop({&name, 1}); },
-           [&] { tier->head("m"); }, [&] { tier->exchange("m", 1, value); },
-           [&] { tier->take_lease("m", {"t", "h", 1}); }})
+  for (const auto& call : std::vector<std::function<void()>>{[&] {
+                                                               tier->get({&name, 1});
+                                                             },
+                                                             [&] {
+                                                               tier->has({&name, 1});
+                                                             },
+                                                             [&] {
+                                                               tier->put({&block, 1});
+                                                             },
+                                                             [&] {
+                                                               tier->drop({&name, 1});
+                                                             },
+                                                             [&] { tier->head("m"); },
+                                                             [&] { tier->exchange("m", 1, value); },
+                                                             [&] {
+                                                               tier->take_lease("m", {"t", "h", 1});
+                                                             }})
     CHECK(refusal<episodic::FileError>(call) != "no error");
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   setting.find();

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "episodic/base/inline.hpp"
@@ -30,6 +31,8 @@ struct BlockHash {
   /// 32 hexadecimal digits.
   std::string text() const;
   static BlockHash of(std::span<const std::byte> bytes);
+  /// Nothing for what is no such name.
+  static std::optional<BlockHash> parse(std::string_view text);
 };
 
 /// One tier. Calls may come from several threads at once. A call that fails throws a FileError that
@@ -61,7 +64,7 @@ class BlockTier {
 
   /// The bytes of many blocks; nothing for those that are not there. Not checked: see get_blocks.
   virtual std::vector<std::optional<Bytes>> get(std::span<const BlockHash> names) = 0;
-  /// Which of them are there.
+  /// Which of them are there; those are in use from now on (`unused`).
   virtual std::vector<bool> has(std::span<const BlockHash> names) = 0;
   /// Returns when they are durable. Those that are there already stay as they are.
   /// \throws io::DiskFullError where there is no room
@@ -69,6 +72,11 @@ class BlockTier {
   /// Blocks that nothing names any more; those that are not there are no failure.
   virtual void drop(std::span<const BlockHash> names) = 0;
 
+  /// Blocks that were neither put nor asked for by `has` for so many seconds.
+  virtual std::vector<BlockHash> unused(double seconds) = 0;
+
+  /// The names of all heads.
+  virtual std::vector<std::string> names() = 0;
   virtual Head head(const std::string& name) = 0;
   /// Puts the next head in place of the one of this version. \param version 0: where there is none
   /// \return false if another one stands there: nothing has changed then
@@ -101,7 +109,7 @@ struct TierPlace {
   std::string name;             ///< of the memory: letters, digits, and . _ - behind the first
   std::filesystem::path cache;  ///< folder of this machine for blocks that were read
   std::int64_t cache_bytes = std::int64_t{8} << 30;  ///< most that they take; 0: none are kept
-  double lease_seconds = 30;  ///< after which another writer may go on if this one does not
+  double lease_seconds = 30;    ///< after which another writer may go on if this one does not
   double timeout_seconds = 10;  ///< within which a server must answer
 
   /// "shared:DIR/NAME"
