@@ -68,7 +68,7 @@ ChatPrompt prompt_of_first(const GenerateFlags& flags, const Engine& engine,
 
 void run(GenerateFlags flags) {
   flags.parallel.join(flags.common, flags.model, &flags.json);
-  refuse_with_ranks(flags.model, !flags.reader.dir.empty(), "--reader-heads",
+  refuse_with_ranks(flags.model, !flags.reader.dir.empty(), "--reader",
                     "which weights by heads that are on other ranks");
   refuse_with_ranks(flags.model, !flags.encoder.dir.empty(), "--encoder",
                     "which ranks events for the memory of one process");

@@ -13,6 +13,7 @@ void add_check(Command& app);
 void add_compare_events(Command& app);
 void add_demo(Command& app);
 void add_edit(Command& app);
+void add_fleet(Command& app);
 void add_fork(Command& app);
 void add_generate(Command& app);
 void add_ingest(Command& app);

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
     episodic::tools::add_fork(app);
     episodic::tools::add_edit(app);
     episodic::tools::add_plan(app);
+    episodic::tools::add_fleet(app);
     episodic::tools::add_quantize(app);
     episodic::tools::add_score(app);
     episodic::tools::add_segment(app);

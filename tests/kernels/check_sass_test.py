@@ -16,6 +16,7 @@ KERNELS = CHECK_SASS.parent.parent / "kernels"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")
 HALVES = ("6__half", "13__nv_bfloat16")
 DIMS = [f"Li{d}E" for d in (64, 96, 128, 256)]
+ROOMS = ("Ll8E", "Ll64E")  # sequences in a launch
 TEMPLATES = {
     "MmaAttentionKernel": list(map("".join, itertools.product(HALVES, DIMS, ("Lb0E", "Lb1E")))),
     "MmaColumnSumsKernel": list(map("".join, itertools.product(HALVES, DIMS))),
@@ -24,7 +25,7 @@ TEMPLATES = {
     "FloatAttentionKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "FloatColumnSumsKernel": [DIMS[0], DIMS[2], DIMS[3]],
     "MmaRowMassKernel": list(map("".join, itertools.product(HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
-    "RowMassKernel": list(map("".join, itertools.product(("f",) + HALVES, (DIMS[0], DIMS[2], DIMS[3])))),
+    "RowMassKernel": list(map("".join, itertools.product(("f",) + HALVES, (DIMS[0], DIMS[2], DIMS[3]), ROOMS))),
     "MergeSplitsKernel": list(map("".join, itertools.product(("f",) + HALVES, ("Li1E", "Li8E")))),
     "ScoresToColumnSumsKernel": list(HALVES),
 }
@@ -77,7 +78,7 @@ expect(0, "| MmaAttention | 16 | 128 | 0 | 91648 |")
 expect(1, "RecallKernel<> on sm_90 spills", changes={"RecallKernel": {"stack": 128, "code": ("STL", "LDL")}})
 expect(0, "RotaryAngles", changes={"RotaryAnglesKernel": {"stack": 40}})
 expect(1, "RecallKernel<> on sm_80 may ask for 40000 + 98368", changes={"RecallKernel": {"static": 40000}})
-expect(0, "| WgmmaAttention | 6 | 384 | 0 | 166944 | 64 (sm_90a) | 1 |")
+expect(0, "| WgmmaAttention | 6 | 384 | 0 | 166992 | 64 (sm_90a) | 1 |")
 expect(1, "WgmmaAttentionKernel<half,128> on sm_90a has no HGMMA",
        changes={"WgmmaAttentionKernel": {"code": ("LDGSTS", "SYNCS")}})
 expect(1, "WgmmaAttentionKernel<half,128> on sm_90a waits for each wgmma by itself",

@@ -140,12 +140,13 @@ TEST_CASE("a file made with other settings, or damaged, or in use is refused") {
   CHECK_THROWS_AS(PredictionFile(dir / "none/preds.jsonl", Json::object()), FileError);
 }
 
-TEST_CASE("shards are named, and found in the environment of MPI and SLURM") {
+TEST_CASE("shards are named, and found in the environment of MPI, SLURM and torchrun") {
   CHECK(Shard::parse("1/4").file("x/preds.jsonl") == "x/preds.1-of-4.jsonl");
   CHECK(Shard::parse("0/1").file("preds.jsonl") == "preds.jsonl");
   for (const char* bad : {"4/4", "-1/2", "1", "a/b", "1/0", "1/2/3", ""})
     CHECK_THROWS_WITH(Shard::parse(bad), Catch::Contains("--shard"));
-  const char* ranks[][2] = {{"SLURM_PROCID", "SLURM_NTASKS"},
+  const char* ranks[][2] = {{"RANK", "WORLD_SIZE"},
+                            {"SLURM_PROCID", "SLURM_NTASKS"},
                             {"PMI_RANK", "PMI_SIZE"},
                             {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}};
   for (const auto& [rank, size] : ranks) {

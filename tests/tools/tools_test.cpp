@@ -45,8 +45,8 @@ TEST_CASE("wrong usage exits with 2") {
 }
 
 TEST_CASE("help exits with 0 and has an example") {
-  for (const char* name : {"ask", "demo", "edit", "fork", "generate", "ingest", "inspect", "plan",
-                           "quantize", "score", "segment", "tokenize", "trace", "verify"}) {
+  for (const char* name : {"ask", "demo", "edit", "fleet", "fork", "generate", "ingest", "inspect",
+                           "plan", "quantize", "score", "segment", "tokenize", "trace", "verify"}) {
     INFO(name);
     const Run run = run_episodic(std::string(name) + " --help");
     CHECK(run.status == 0);

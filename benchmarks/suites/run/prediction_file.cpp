@@ -122,10 +122,11 @@ std::filesystem::path settings_path(const std::filesystem::path& out) {
 Shard Shard::parse(const std::string& text) {
   Shard shard;
   if (text == "auto") {
-    // Open MPI, MPICH and Intel MPI, srun: a process of its own each.
+    // Open MPI, MPICH and Intel MPI, srun, torchrun: a process of its own each.
     constexpr const char* kRanks[][2] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                          {"PMI_RANK", "PMI_SIZE"},
-                                         {"SLURM_PROCID", "SLURM_NTASKS"}};
+                                         {"SLURM_PROCID", "SLURM_NTASKS"},
+                                         {"RANK", "WORLD_SIZE"}};
     for (const auto& [rank, size] : kRanks)
       if (const auto i = variable(rank), n = variable(size); i && n) {
         shard = {*i, *n};
