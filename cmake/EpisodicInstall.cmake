@@ -1,4 +1,4 @@
-# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|mpi|c|torch|device|device_torch|kernels]); the
+# The package: find_package(episodic [COMPONENTS headers|core|episodic|server|mpi|redis|c|torch|device|device_torch|kernels]); the
 # programs; and what CPack makes of them.
 include(CMakePackageConfigHelpers)
 # Each is a component of the installation too, `cmake --install build --component core`; what a component stands on
@@ -19,6 +19,10 @@ install(EXPORT episodicServerTargets NAMESPACE episodic:: DESTINATION ${EPISODIC
 if(TARGET episodic_mpi)
   install(TARGETS episodic_mpi EXPORT episodicMpiTargets COMPONENT mpi)
   install(EXPORT episodicMpiTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT mpi)
+endif()
+if(TARGET episodic_redis)
+  install(TARGETS episodic_redis EXPORT episodicRedisTargets COMPONENT redis)
+  install(EXPORT episodicRedisTargets NAMESPACE episodic:: DESTINATION ${EPISODIC_PACKAGE_DIR} COMPONENT redis)
 endif()
 if(TARGET episodic_c)
   install(TARGETS episodic_c EXPORT episodicCTargets COMPONENT c)
@@ -81,6 +85,9 @@ if(libedit_FOUND)
 endif()
 if(TARGET episodic_mpi)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libopenmpi3")
+endif()
+if(TARGET episodic_redis)
+  string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libhiredis0.14")
 endif()
 if(httplib_LIBRARY)
   string(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ", libcpp-httplib0.11")

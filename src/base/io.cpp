@@ -56,6 +56,12 @@ const char* name_of(Kind kind) {
       return "directory";
     case Kind::cache:
       return "cache";
+    case Kind::block:
+      return "block";
+    case Kind::head:
+      return "head";
+    case Kind::lease:
+      return "lease";
   }
   return "?";
 }
@@ -154,6 +160,8 @@ std::int64_t Syscalls::completed_read(Kind, int, void*, std::int64_t, std::int64
 
 int Syscalls::submit(Kind) { return 0; }
 
+std::string Syscalls::why(Kind, int) { return {}; }
+
 Syscalls& system_calls() {
   static Syscalls calls;
   return calls;
@@ -203,8 +211,13 @@ void File::read(std::span<std::byte> to, std::int64_t offset) const {
   while (!to.empty()) {
     const std::int64_t got =
         calls_->read(kind_, fd_, to.data(), static_cast<std::int64_t>(to.size()), offset);
-    if (got < 0)
+    if (got < 0) {
+      const std::string why = calls_->why(kind_, fd_);
+      if (!why.empty())
+        throw FileError(fmt::format("{}: could not read {} bytes at {}: {}", names(path_),
+                                    to.size(), offset, why));
       fail(static_cast<int>(-got), path_, fmt::format("read {} bytes at {}", to.size(), offset));
+    }
     if (got == 0)
       throw FileError(fmt::format(
           "{}: ends at byte {}, {} more were expected; it is truncated: take it from a copy",

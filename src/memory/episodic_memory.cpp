@@ -34,6 +34,8 @@ DiskStoreOptions EpisodicMemory::Impl::disk_options() const {
   o.max_block = config.max_block;
   o.lease_tokens = most_leased_tokens(config, shape);
   o.calls = directory ? &directory->calls() : nullptr;
+  // Blocks on a tier come by calls that may take long: those of threads, meanwhile.
+  if (on_tier) o.engine = ReadEngine::threads, o.direct = DirectIo::off;
   return o;
 }
 
@@ -51,6 +53,7 @@ VectorTierOptions EpisodicMemory::Impl::vector_options() const {
 detail::Tiers EpisodicMemory::Impl::make_tiers() const {
   if (!directory && config.disk_dir.empty()) return MemoryCore::make_tiers();
   detail::Tiers tiers;
+  if (on_tier) tiers.calls = {on_tier, &on_tier->calls()};
   const StoreShape s = store_shape(config, shape);
   if (s.n_lanes == 0) return tiers;
   tiers.vectors =

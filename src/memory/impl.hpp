@@ -15,6 +15,7 @@
 #include "episodic/memory/sizes.hpp"
 #include "memory_directory.hpp"
 #include "page_image.hpp"
+#include "tiered_folder.hpp"
 #include "token_log.hpp"
 
 namespace episodic {
@@ -39,6 +40,7 @@ std::filesystem::path scratch_folder();
 
 /// What a base is made of. Nothing of it changes, but what its store's readers share under a lock.
 struct MemoryBase::Parts {
+  std::shared_ptr<detail::TieredFolder> on_tier;  // what makes the calls of all below
   std::shared_ptr<const MemoryBase> below;  // whose events come first; tiers and lanes refer to it
   MemoryConfig config;
   MemoryShape shape;
@@ -60,6 +62,7 @@ struct MemoryBase::Parts {
 /// The core with a folder, a disk tier and a base.
 struct EpisodicMemory::Impl : detail::MemoryCore {
   // A kept memory.
+  std::shared_ptr<detail::TieredFolder> on_tier;  // of one that lies there
   std::optional<detail::MemoryDirectory> directory;
   KeepOptions keep;
   OpenMode mode = OpenMode::write;
@@ -109,6 +112,8 @@ struct EpisodicMemory::Impl : detail::MemoryCore {
   /// Whether every scope has forgotten the events that hold these tokens. \return [count]
   std::vector<bool> forgotten_tokens(std::int64_t first, std::int64_t count) const;
   void commit();
+  /// Where the folder is a tier's: its files are read by the tier's calls.
+  void use_tier(std::shared_ptr<detail::TieredFolder> folder);
   void make_room();
   void merge_files();
   /// \param beside_now saved_beside()

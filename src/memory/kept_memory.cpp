@@ -12,7 +12,6 @@
 
 #include "base/config_difference.hpp"
 #include "base/strict_json.hpp"
-#include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
 #include "impl.hpp"
 
@@ -277,17 +276,30 @@ EpisodicMemory EpisodicMemory::create(const KeepOptions& keep, const MemoryConfi
   impl->configure(config, shape, std::move(given));
   impl->config.disk_dir.clear();
   impl->keep = keep;
-  impl->directory = MemoryDirectory::create(keep.dir, calls_of(keep));
-  impl->ids = TokenLog(keep.dir, calls_of(keep), true);
+  impl->use_tier(detail::TieredFolder::create(keep.dir, calls_of(keep)));
+  const KeepOptions& at = impl->keep;
+  impl->directory = MemoryDirectory::create(at.dir, calls_of(at));
+  impl->ids = TokenLog(at.dir, calls_of(at), true);
   impl->build();
   EpisodicMemory memory(std::move(impl));
   memory.commit();
   return memory;
 }
 
-EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
+void EpisodicMemory::Impl::use_tier(std::shared_ptr<detail::TieredFolder> folder) {
+  if (!folder) return;
+  on_tier = std::move(folder);
+  keep.dir = on_tier->dir();
+  keep.calls = &on_tier->calls();
+}
+
+EpisodicMemory EpisodicMemory::open(const KeepOptions& given, OpenMode mode,
                                     const MemoryShape* shape, const MemoryConfig* budgets,
                                     std::int64_t at_token) {
+  const std::shared_ptr<detail::TieredFolder> tier =
+      detail::TieredFolder::open(given.dir, mode, calls_of(given));
+  KeepOptions keep = given;
+  if (tier) keep.dir = tier->dir(), keep.calls = &tier->calls();
   io::Syscalls& calls = calls_of(keep);
   // A writer may replace files between a reader's look at the manifest and its opening of them.
   for (int attempt = 0;; ++attempt) {
@@ -338,6 +350,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       const TierImages images = TierImages::load(from);
       require_windows(from, m.config, m.shape, file.windows, state.tokens);
       m.keep = keep;
+      m.use_tier(tier);
       m.mode = mode;
       // States between this one and the last tell of a sequence that is given up.
       if (state.file != manifest.state.file) m.gone_back_to = state.tokens;
@@ -349,6 +362,7 @@ EpisodicMemory EpisodicMemory::open(const KeepOptions& keep, OpenMode mode,
       if (const StoreShape s = store_shape(m.config, m.shape); s.n_lanes > 0) {
         const fs::path scratch = mode == OpenMode::read ? detail::scratch_folder() : fs::path();
         detail::Tiers& tiers = m.bank.tiers;
+        if (tier) tiers.calls = {tier, &calls};
         tiers.vectors = open_vector_tier(lane_shape(m.config, m.shape).width(m.shape.head_dim),
                                          m.vector_options(), images.vectors, scratch);
         std::unique_ptr<DiskStore> store =
@@ -422,7 +436,8 @@ std::string EpisodicMemory::refusal(Capability capability) const {
 
 void EpisodicMemory::Impl::commit() {
   directory->check_undisturbed();  // before anything of the folder is written anew
-  open = false;                    // a step that was refused (a full disk, say) is not part of it
+  if (on_tier) on_tier->check_writer();
+  open = false;  // a step that was refused (a full disk, say) is not part of it
   const std::vector<std::uint8_t> beside_now = saved_beside();
   if (retention) make_room();
   merge_files();
@@ -469,6 +484,7 @@ void EpisodicMemory::Impl::commit() {
   gone_back_to = kNever;
   if (tiers.disk) tiers.disk->committed(images.store);
   if (tiers.vectors) tiers.vectors->committed(images.vectors);
+  if (on_tier) on_tier->publish(directory->manifest());
 }
 
 /// What retention gave up leaves the files too, where it is half of one or more: a kept memory
@@ -525,6 +541,7 @@ bool EpisodicMemory::writable() const { return kept() && impl().mode == OpenMode
 
 std::int64_t EpisodicMemory::committed_tokens() const {
   impl().threads.check();
+  if (impl().on_tier) return impl().on_tier->tokens();
   return impl().directory ? impl().directory->manifest().state.tokens : 0;
 }
 
@@ -556,44 +573,6 @@ EventId EpisodicMemory::stored_event(EventId event, std::int64_t scope) const {
 const DiskStore* EpisodicMemory::disk_store() const {
   impl().threads.check();
   return impl().bank.tiers.disk;
-}
-
-std::uint64_t EpisodicMemory::digest() {
-  Impl& m = impl();
-  const detail::ThreadGuard::Inside guard(m.threads);
-  m.check_idle("digest");
-  ByteWriter w;
-  m.shape.save(w);
-  w.put_vector(m.given);
-  m.time.state().save(w);
-  m.time.save_events(w);
-  for (const std::vector<EventId>& gone : m.forgotten) w.put_vector(gone);
-  if (m.retention) m.retention->save(w);
-  if (const std::vector<std::uint8_t> beside = m.saved_beside(); !beside.empty())
-    w.put_vector(beside);
-  std::uint64_t sum = checksum(w.bytes());
-  for (LayerState& layer : m.bank.layers) {
-    ByteWriter window;
-    layer.save(window, m.time.tokens());
-    sum = checksum(window.bytes(), sum);
-    const auto width =
-        static_cast<std::size_t>(lane_shape(m.config, m.shape).width(m.shape.head_dim));
-    for (const detail::Lane& lane : layer.lanes)
-      for (EventId e = 0; lane.index && e < m.time.events(lane.scope).size(); ++e)
-        if (!m.is_forgotten(lane.scope, e))
-          sum = checksum_of(std::span<const float>(lane.index->mean(e), width), sum);
-  }
-  for (std::int64_t s = 0; m.bank.tiers.disk && s < m.time.scopes(); ++s)
-    for (EventId e = 0; m.bank.recalling(s) && e < m.time.events(s).size(); ++e)
-      if (!m.is_forgotten(s, e)) {
-        const std::uint64_t part = m.bank.tiers.disk->digest(m.bank.stored(s, e));
-        sum = checksum_of(std::span<const std::uint64_t>(&part, 1), sum);
-      }
-  if (m.directory) {
-    const std::vector<std::uint32_t> all = m.ids.read(0, m.time.tokens());
-    sum = checksum_of(std::span<const std::uint32_t>(all), sum);
-  }
-  return sum;
 }
 
 }  // namespace episodic

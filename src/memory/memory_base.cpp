@@ -118,6 +118,7 @@ std::shared_ptr<const MemoryBase> EpisodicMemory::share() {
     throw;
   }
   // Nothing can fail from here on.
+  of_base.on_tier = std::move(m.on_tier);
   of_base.directory = std::move(directory);
   of_base.tiers = std::exchange(m.bank.tiers, std::move(tail.tiers));
   for (std::size_t l = 0; l < of_base.lanes.size(); ++l)

@@ -16,6 +16,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/memory/detail/layer_state.hpp"
 #include "memory_files.hpp"
+#include "tiered_folder.hpp"
 
 namespace episodic {
 namespace {
@@ -237,6 +238,9 @@ void lock_folder(const io::Directory& folder, const std::string& busy) {
 }  // namespace
 
 MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
+  if (const std::optional<TierPlace> place = TierPlace::parse(dir))
+    if (const std::optional<std::string> text = detail::manifest_on_tier(*place, calls))
+      return parse(*text, place->text() + ": its manifest");
   if (const int ranks = holds_memory(dir) ? 0 : detail::ranks_in(dir); ranks > 0)
     throw FileError(fmt::format(
         "{}: is a memory of {} ranks, each with a folder in it; start as many (mpirun -n {})",
@@ -250,6 +254,8 @@ MemoryManifest MemoryManifest::read(const fs::path& dir, io::Syscalls& calls) {
 }
 
 bool holds_memory(const fs::path& dir) {
+  if (const std::optional<TierPlace> place = TierPlace::parse(dir))
+    return detail::manifest_on_tier(*place, io::system_calls()).has_value();
   std::error_code ignored;
   return fs::exists(fs::symlink_status(dir / kManifest, ignored));
 }
@@ -317,6 +323,8 @@ void fork_of(MemoryManifest m, const fs::path& from, const fs::path& to, io::Sys
 void fork_memory(const fs::path& from, const fs::path& to, io::Syscalls& calls) {
   // A writer may commit, and remove what it has replaced, between the look at its manifest and at
   // the files.
+  if (TierPlace::parse(from) || TierPlace::parse(to))
+    return detail::fork_over_tier(from, to, calls);
   constexpr int kAttempts = 20;
   check_outside(from, to);
   for (int attempt = 0;; ++attempt) {

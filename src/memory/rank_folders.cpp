@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
 #include <system_error>
 
 #include "episodic/base/error.hpp"
+#include "episodic/store/block_tier.hpp"
 #include "memory_directory.hpp"
 
 namespace episodic {
@@ -35,6 +37,11 @@ int detail::ranks_in(const fs::path& dir) {
 bool detail::is_of_rank(const fs::path& dir) { return ranks_of_name(dir) > 0; }
 
 fs::path folder_of_rank(const fs::path& dir, int rank, int ranks) {
+  if (const std::optional<TierPlace> place = TierPlace::parse(dir))
+    throw ConfigError(
+        fmt::format("{}: several ranks keep their memory in folders; name a folder, or start one "
+                    "process",
+                    place->text()));
   if (holds_memory(dir))
     throw ConfigError(fmt::format(
         "{}: is the memory of one process, not of {} ranks; open it without a group, or ingest the "

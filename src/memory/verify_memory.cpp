@@ -114,9 +114,26 @@ VerifyReport verify_once(const fs::path& dir, io::Syscalls& calls, std::int64_t&
   return report;
 }
 
+/// Of a memory on a tier, past what this machine has read before. Files are named as of the place.
+VerifyReport verify_on_tier(const TierPlace& place, io::Syscalls& calls) {
+  VerifyReport report;
+  try {
+    const std::shared_ptr<detail::TieredFolder> folder =
+        detail::TieredFolder::open_apart(place, calls);
+    report = verify_memory(folder->dir(), folder->calls());
+    for (VerifyReport::Damage& damage : report.damages)
+      damage.file = fs::path(place.text()) / damage.file.filename();
+  } catch (const Error& e) {
+    report.damages.push_back({place.text(), e.what()});
+  }
+  return report;
+}
+
 }  // namespace
 
 VerifyReport verify_memory(const fs::path& dir, io::Syscalls& calls) {
+  if (const std::optional<TierPlace> place = TierPlace::parse(dir))
+    return verify_on_tier(*place, calls);
   static_cast<void>(detail::scratch_folder());  // an opening needs one: its lack is no damage
   // A writer removes states that it has replaced; then they are missed here.
   constexpr int kAttempts = 5;

@@ -201,6 +201,9 @@ std::byte* Store::Reader::finish_read(Slot& slot) {
     failed = 0;
     if (slot.read.result < 0) {
       failed = static_cast<int>(-slot.read.result);
+      if (const std::string why = store_.calls_.why(io::Kind::segment, slot.read.fd); !why.empty())
+        throw FileError(
+            fmt::format("could not read event {}, lane {}: {}", slot.event, slot.lane, why));
       continue;
     }
     fault =

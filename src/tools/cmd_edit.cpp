@@ -23,6 +23,7 @@ struct EditFlags {
   std::vector<std::int64_t> forget_events, pin, unpin;
   std::int64_t rewind = -1;
   bool compact = false;
+  double sweep_hours = -1;
 };
 
 /// Back to an earlier token: what lies between it and the newest state before is read again.
@@ -41,12 +42,25 @@ std::shared_ptr<EpisodicMemory> rewound(const EditFlags& flags) {
   return memory;
 }
 
+/// Gives back what no memory of a tier names any more.
+Json swept(const EditFlags& flags) {
+  constexpr double kHour = 3600;
+  const SweepReport report = sweep_tier(flags.dir, kHour * flags.sweep_hours);
+  flags.json.say(fmt::format("{}: {} blocks that none of its {} memories names were removed\n",
+                             flags.dir.string(), count_text(report.removed),
+                             count_text(report.memories)));
+  return {{"memories", report.memories}, {"removed_blocks", report.removed}};
+}
+
 void run(const EditFlags& flags) {
   flags.common.apply();
   require_memory_dir(flags.dir);
+  const bool sweeps = flags.sweep_hours >= 0;
   if (flags.forget_tokens.empty() && flags.forget_events.empty() && flags.pin.empty() &&
-      flags.unpin.empty() && flags.rewind < 0 && !flags.compact)
+      flags.unpin.empty() && flags.rewind < 0 && !flags.compact) {
+    if (sweeps) return flags.json.write({{"swept", swept(flags)}});
     throw ConfigError("edit: nothing to do; see episodic edit --help");
+  }
   const std::shared_ptr<EpisodicMemory> memory =
       flags.rewind >= 0 ? rewound(flags)
                         : std::make_shared<EpisodicMemory>(open_kept(flags.dir, OpenMode::write));
@@ -71,10 +85,12 @@ void run(const EditFlags& flags) {
                              flags.dir.string(), count_text(memory->tokens()),
                              count_text(memory->events().size()), count_text(forgotten),
                              bytes_text(disk)));
-  flags.json.write({{"tokens", memory->tokens()},
-                    {"events", memory->events().size()},
-                    {"forgotten", forgotten},
-                    {"disk_bytes", disk}});
+  Json json{{"tokens", memory->tokens()},
+            {"events", memory->events().size()},
+            {"forgotten", forgotten},
+            {"disk_bytes", disk}};
+  if (sweeps) json["swept"] = swept(flags);
+  flags.json.write(json);
 }
 
 }  // namespace
@@ -101,6 +117,9 @@ void add_edit(Command& app) {
   add_count(sub, "--rewind", flags->rewind, "Back to the state after this many tokens");
   sub.option("--model", flags->model.model, "Model directory, for --rewind");
   sub.flag("--compact", flags->compact, "Give back what forgotten events take");
+  sub.option("--sweep", flags->sweep_hours,
+             "On a tier: remove blocks that no memory names and nobody used for so many hours")
+      .not_negative();
   flags->json.add_to(sub);
   flags->common.add_to(sub);
   sub.action([flags] { run(*flags); });

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <system_error>
 
@@ -21,6 +22,7 @@
 #include "episodic/model/open_model.hpp"
 #include "episodic/model/recurrent_state.hpp"
 #include "episodic/model/weight_plan.hpp"
+#include "episodic/store/block_tier.hpp"
 #include "speed.hpp"
 
 namespace episodic::tools {
@@ -251,7 +253,9 @@ void run(const PlanFlags& flags) {
   const std::int64_t held = weights + carried.host;  // whatever the text
 
   std::error_code error;
-  fs::path dir = config.disk_dir.empty() ? fs::absolute(flags.dir) : fs::path(config.disk_dir);
+  const std::optional<TierPlace> place = TierPlace::parse(flags.dir);
+  fs::path dir = config.disk_dir.empty() ? fs::absolute(place ? fs::path(place->at) : flags.dir)
+                                         : fs::path(config.disk_dir);
   while (!fs::exists(dir, error) && dir.has_parent_path() && dir != dir.parent_path())
     dir = dir.parent_path();
   const fs::space_info space = fs::space(dir, error);

@@ -5,9 +5,15 @@
 #include "common.hpp"
 #include "run_program.hpp"
 #include "trainer.hpp"
+#if EPISODIC_REDIS
+#include "episodic/redis/redis_tier.hpp"
+#endif
 
 int main(int argc, char** argv) {
   episodic::tools::limit_spinning(argv);
+#if EPISODIC_REDIS
+  episodic::add_redis_scheme();
+#endif
   return episodic::tools::run_program(argc, argv, [&](episodic::tools::CommandLine& app) {
     episodic::tools::add_demo(app);
     episodic::tools::add_check(app);

@@ -14,6 +14,7 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/base/units.hpp"
+#include "episodic/store/block_tier.hpp"
 
 namespace episodic::tools {
 
@@ -58,6 +59,7 @@ void read_and_commit(Session& session, std::span<const std::int64_t> ids, Commit
 }
 
 void ReadingNote::leave(const std::filesystem::path& dir) const {
+  if (TierPlace::parse(dir)) return;  // a tier has memories alone
   replace_text(dir / kName, Json{{"text", text}, {"tokens", tokens}}.dump(
                                 -1, ' ', false, Json::error_handler_t::replace) +
                                 "\n");
@@ -175,6 +177,7 @@ Json memory_json(const Engine& engine) {
 }
 
 void require_memory_dir(const std::filesystem::path& dir) {
+  if (TierPlace::parse(dir)) return;  // what is wrong with a place is told when it is opened
   std::error_code error;
   if (std::filesystem::is_directory(dir, error)) return;
   if (std::filesystem::exists(dir, error))

@@ -9,7 +9,7 @@ if(compiled)
 endif()
 # Every file belongs to a component: the components together are the whole.
 file(GLOB_RECURSE whole LIST_DIRECTORIES FALSE RELATIVE ${PREFIX} ${PREFIX}/*)
-foreach(component core episodic server mpi c torch device device_torch kernels programs)
+foreach(component core episodic server mpi redis c torch device device_torch kernels programs)
   execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX}_parts --component ${component}
     OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
 endforeach()

@@ -38,13 +38,16 @@ struct Setting {
 /// A life of a memory, each of whose operations is done again if it was refused.
 class Life {
  public:
-  Life(const Setting& setting, FaultyCalls& calls, const fs::path& dir)
-      : setting_(setting), calls_(calls), dir_(dir) {}
+  /// \param on_tier its places are those of a shared folder, which is then in `dir`
+  Life(const Setting& setting, FaultyCalls& calls, const fs::path& dir, bool on_tier = false)
+      : setting_(setting), calls_(calls), dir_(dir), on_tier_(on_tier) {
+    if (on_tier) fs::create_directory(dir / "tier");
+  }
 
   /// Everything that was answered, in order.
   std::vector<float> run() {
     KeepOptions keep;
-    keep.dir = dir_ / "m";
+    keep.dir = place("m");
     keep.calls = &calls_;
     keep.checkpoints = 1;
     std::optional<EpisodicMemory> memory;
@@ -65,7 +68,7 @@ class Life {
       for (const std::int64_t id : memory->token_ids(0, 40)) note_once(id);
     });
     attempt([&] {
-      if (!holds_memory(dir_ / "fork")) fork_memory(keep.dir, dir_ / "fork", calls_);
+      if (!holds_memory(place("fork"))) fork_memory(keep.dir, place("fork"), calls_);
     });
     feed(*memory, 156, 192);
     attempt([&] { memory->forget(EventId{2}); });
@@ -80,13 +83,13 @@ class Life {
     feed(*reader, 216, kTokens);
     attempt([&] { digest_ = reader->digest(); });
     reader.reset();
-    keep.dir = dir_ / "fork";
+    keep.dir = place("fork");
     attempt([&] { reader = EpisodicMemory::open(keep, OpenMode::read); });
     note(static_cast<float>(reader->tokens()));
     // Flipped bits in what verify reads look like damage, which is what it is for.
     calls_.heal();
     damages_ =
-        verify_memory(dir_ / "m").damages.size() + verify_memory(dir_ / "fork").damages.size();
+        verify_memory(place("m")).damages.size() + verify_memory(place("fork")).damages.size();
     return answers_;
   }
 
@@ -95,6 +98,12 @@ class Life {
   const std::string& refused() const { return refused_; }
 
  private:
+  fs::path place(const std::string& name) const {
+    if (!on_tier_) return dir_ / name;
+    // No cache: every read is one of the tier.
+    return "shared:" + (dir_ / "tier").string() + "/" + name + "?lease_seconds=600,cache_bytes=0" +
+           ",cache=" + (dir_ / "cache").string();
+  }
   void note(float x) { answers_.push_back(x); }
   void note_once(std::int64_t id) {
     if (ids_++ < 40) note(static_cast<float>(id));
@@ -129,6 +138,7 @@ class Life {
   const Setting& setting_;
   FaultyCalls& calls_;
   fs::path dir_;
+  bool on_tier_;
   std::vector<float> answers_;
   std::string refused_;
   std::uint64_t digest_ = 0;
@@ -139,14 +149,14 @@ class Life {
 /// Lives of memories with every fault at every call of the chosen kinds of file.
 /// \return the calls that there are
 template <class Wanted>
-std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted) {
+std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted, bool on_tier = false) {
   FaultyCalls calls;
   std::vector<float> expected;
   std::uint64_t digest = 0;
   std::vector<std::pair<FaultyCalls::Site, std::int64_t>> sites;
   {
     const TempDir temp;
-    Life life(setting, calls, temp.path());
+    Life life(setting, calls, temp.path(), on_tier);
     expected = life.run();
     digest = life.digest();
     REQUIRE(life.damages() == 0);
@@ -183,7 +193,7 @@ std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted) {
           script.at = k;
           script.for_ever = for_ever;
           calls.play(script);
-          Life life(setting, calls, temp.path());
+          Life life(setting, calls, temp.path(), on_tier);
           std::vector<float> found;
           std::string escaped;
           try {
@@ -194,7 +204,8 @@ std::vector<std::string> fault_matrix(const Setting& setting, Wanted wanted) {
           CHECK(escaped == "");
           // What is written in the background is read from memory until then, and events are read
           // ahead: how many calls that takes varies.
-          if (k == 0 || (site.kind != io::Kind::segment && site.kind != io::Kind::vectors))
+          if (k == 0 || (site.kind != io::Kind::segment && site.kind != io::Kind::vectors &&
+                         site.kind != io::Kind::block))
             CHECK(calls.faults() > 0);
           CHECK((found == expected));
           CHECK(life.digest() == digest);
@@ -236,6 +247,23 @@ TEST_CASE("a fault at any call about representatives loses nothing", "[memory][k
   CHECK(vectors == std::vector<std::string>{"vectors open", "vectors create", "vectors read",
                                             "vectors write", "vectors sync", "vectors allocate",
                                             "vectors link", "vectors unlink"});
+}
+
+TEST_CASE("a fault at any call about a shared folder loses nothing",
+          "[memory][kept][faults][tier]") {
+  const auto seen = fault_matrix(
+      Setting(driver::small_shape()),
+      [](FaultyCalls::Site site) {
+        return site.kind == io::Kind::block || site.kind == io::Kind::head;
+      },
+      true);
+  std::vector<std::string> on_tier;
+  for (const std::string& site : seen)
+    if (site.starts_with("block ") || site.starts_with("head ")) on_tier.push_back(site);
+  CHECK(on_tier == std::vector<std::string>{"block open", "block create", "block read",
+                                            "block write", "block sync", "block rename",
+                                            "head open", "head create", "head read", "head write",
+                                            "head sync", "head link", "head unlink"});
 }
 
 TEST_CASE("a fault while small files become one loses nothing", "[memory][kept][faults]") {

@@ -26,6 +26,7 @@ ROOMS = {
     "recall": ["base", "cpu", "timeline", "group"],
     "store": ["base", "cpu", "timeline", "attention", "recall"],
     "retention": ["base"],
+    "redis": ["base", "cpu", "timeline", "attention", "recall", "store"],
     "memory": ["base", "cpu", "group", "timeline", "attention", "recall", "store", "retention"],
     "text": ["base"],
     "grammar": ["base", "text"],

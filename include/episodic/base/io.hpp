@@ -36,7 +36,10 @@ enum class Kind : std::uint8_t {
   manifest,
   lock,
   directory,
-  cache
+  cache,
+  block,  ///< these and what follows: of a shared folder (store/block_tier.hpp)
+  head,
+  lease
 };
 /// What a call does to it.
 enum class Op : std::uint8_t {
@@ -104,6 +107,9 @@ class Syscalls {
   /// Asked before reads are handed to io_uring: 0, or -errno as if it had refused them. A hook for
   /// faults.
   virtual int submit(Kind kind);
+
+  /// Why a call about this file failed, where its errno says too little; else empty.
+  virtual std::string why(Kind kind, int fd);
 };
 
 /// The real calls, shared.

@@ -115,6 +115,19 @@ struct VerifyReport {
 VerifyReport verify_memory(const std::filesystem::path& dir,
                            io::Syscalls& calls = io::system_calls());
 
+/// What sweep_tier found.
+struct SweepReport {
+  std::int64_t memories = 0, removed = 0;  ///< blocks that were removed
+};
+
+/// Removes the blocks of a tier that no memory names: earlier states, what was compacted away, what
+/// a crash left. Others may read and write meanwhile. \param place of any memory on the tier
+/// \param seconds only blocks that nobody put or asked for so long: longer than any commit takes. A
+/// program that has read a memory for longer than that may have to open it anew
+/// \throws ConfigError for a folder; FileError: a head that cannot be read leaves all as it is
+SweepReport sweep_tier(const std::filesystem::path& place, double seconds,
+                       io::Syscalls& calls = io::system_calls());
+
 /// Makes `to` a second memory with the same content. Files are shared (hard links, where the file
 /// system has them) and never written again by either, so both go on independently. Neither model
 /// nor lock is needed.

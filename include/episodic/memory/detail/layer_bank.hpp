@@ -25,6 +25,7 @@ namespace EPISODIC_NAMESPACE::detail {
 
 /// Where closed events lie.
 struct Tiers {
+  std::shared_ptr<io::Syscalls> calls;  ///< of their files, where they are none that always are
   std::unique_ptr<VectorTier> vectors;  ///< null without a disk tier; indexes refer to it
   std::unique_ptr<EventStore> store;    ///< null when no layer recalls
   DiskStore* disk = nullptr;            ///< `store`, where it is one
