@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memories on a tier that several machines have in common: what a folder gives, they give, and
 // whatever happens to the tier or to one of two writers, nothing wrong is read.
+#include "support/faulty_calls.hpp"
 #include "support/memory_tier.hpp"
 #include "support/refusal.hpp"
 #include "support/temp_dir.hpp"
@@ -24,6 +25,12 @@ namespace fs = std::filesystem;
 namespace tier_test {
 
 constexpr std::int64_t kTokens = 300;
+
+/// Calls that do not wait for the medium.
+FaultyCalls& calls() {
+  static FaultyCalls quick;
+  return quick;
+}
 
 /// A tier of one of both kinds, and places on it.
 class Tier {
@@ -102,11 +109,13 @@ struct Setting {
   EpisodicMemory create(const fs::path& place) const {
     KeepOptions keep;
     keep.dir = place;
+    keep.calls = &calls();
     return EpisodicMemory::create(keep, config, shape);
   }
   static EpisodicMemory open(const fs::path& place, OpenMode mode) {
     KeepOptions keep;
     keep.dir = place;
+    keep.calls = &calls();
     return EpisodicMemory::open(keep, mode);
   }
   std::vector<float> feed(EpisodicMemory& memory, std::int64_t first, std::int64_t end) const {
@@ -190,7 +199,7 @@ TEST_CASE("forks on a tier share their blocks", "[memory][kept][tier]") {
   const Setting setting;
   setting.make(tier.place("m"));
   const std::int64_t before = tier.block_bytes();
-  fork_memory(tier.place("m"), tier.place("fork"));
+  fork_memory(tier.place("m"), tier.place("fork"), calls());
   CHECK(tier.block_bytes() == before);  // a head is no block
   const auto digest_of = [](const fs::path& place) {
     return Setting::open(place, OpenMode::read).digest();
@@ -209,14 +218,15 @@ TEST_CASE("forks on a tier share their blocks", "[memory][kept][tier]") {
   CHECK(digest_of(tier.place("fork", "three")) != digest);
   CHECK(tier.block_bytes() - before < before);
   // From a folder to the tier and back.
-  fork_memory(tier.place("m", "two"), tier / "out");
+  fork_memory(tier.place("m", "two"), tier / "out", calls());
   CHECK(digest_of(tier / "out") == digest);
   CHECK(verify_memory(tier / "out").damages.empty());
-  fork_memory(tier / "out", tier.place("back"));
+  fork_memory(tier / "out", tier.place("back"), calls());
   CHECK(digest_of(tier.place("back", "two")) == digest);
   CHECK(verify_memory(tier / "out").damages.empty());  // its files were read, and are as they were
-  CHECK(mentions(refusal<FileError>([&] { fork_memory(tier / "out", tier.place("back")); }),
-                 "holds a memory already"));
+  CHECK(
+      mentions(refusal<FileError>([&] { fork_memory(tier / "out", tier.place("back"), calls()); }),
+               "holds a memory already"));
 }
 
 TEST_CASE("of two writers on a tier one is refused, until a lease runs out",
@@ -393,7 +403,7 @@ TEST_CASE("a sweep removes what no memory names, and nothing else", "[memory][ke
   Tier tier(folder);
   const Setting setting;
   setting.make(tier.place("m"));
-  fork_memory(tier.place("m"), tier.place("fork"));
+  fork_memory(tier.place("m"), tier.place("fork"), calls());
   {
     EpisodicMemory memory = Setting::open(tier.place("m"), OpenMode::write);
     setting.feed(memory, 240, 264);

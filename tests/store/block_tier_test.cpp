@@ -71,7 +71,8 @@ TEST_CASE("a shared folder is whole after every fault", "[store][tier][faults]")
           const TempDir temp;
           FaultyCalls calls;
           const auto tier = make_shared_folder(temp.path(), calls);
-          const auto other = make_shared_folder(temp.path());
+          FaultyCalls healthy;  // which does not wait for the medium either
+          const auto other = make_shared_folder(temp.path(), healthy);
           FaultyCalls::Script script;
           script.site = {kind, op};
           script.error = error;
