@@ -162,7 +162,7 @@ __device__ inline void warp_blocks(const BlockMatrix& of, const std::int64_t (&r
 
 /// The same of weights in blocks. A block rounds the row that it reads.
 template <class T>
-__global__ void __launch_bounds__(kMixtureThreads, 3) BlockExpertGateKernel(ExpertGateParams p) {
+__global__ void __launch_bounds__(kMixtureThreads, 2) BlockExpertGateKernel(ExpertGateParams p) {
   EPISODIC_DYNAMIC_SHARED(rounded);
   const std::int64_t warp =
       static_cast<std::int64_t>(blockIdx.x) * kMixtureWarps + threadIdx.x / kWarpSize;
