@@ -219,8 +219,9 @@ struct WeightPack<T, true> {
 
 /// A warp makes kPairs pairs of outputs at a time, for up to kRows rows of x.
 template <class T, int kRows, int kPairs, bool kFp8>
-__global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3 : kFp8 ? 1 : 2)
-    ProductKernel(const ProductArgs a) {
+__global__ void __launch_bounds__(kDecoderThreads, kRows == 1 ? 3
+                                                   : kFp8     ? 1
+                                                          : 2) ProductKernel(const ProductArgs a) {
   await_launch_before();
   using Weights = WeightPack<T, kFp8>;
   constexpr int kPack = kPackOf<T>;

@@ -64,8 +64,12 @@ class DeviceProducts final : public FrozenProducts {
     const auto take = [&](WeightRole role, std::int64_t layer) {
       const WeightView& view = planned.at(role, layer);
       linears_[{role, layer}] = {
-          reinterpret_cast<std::byte*>(layout.take<float>(view.rows * view.columns)), nullptr,
-          view.rows, view.columns, {}, 0};
+          reinterpret_cast<std::byte*>(layout.take<float>(view.rows * view.columns)),
+          nullptr,
+          view.rows,
+          view.columns,
+          {},
+          0};
     };
     for (std::int64_t l = 0; l < config.n_layers; ++l)
       for (const WeightRole role : kLayerProducts) take(role, l);

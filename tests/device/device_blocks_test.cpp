@@ -160,7 +160,8 @@ TEST_CASE("a decoder on the device with weights in blocks is the host's, of ever
   for (const bool tied : {false, true}) {
     const TempDir dir;
     TinyLlama(shape_of(tied), 3).write(dir.path());
-    for (const Kind& kind : kKinds) {
+    for (std::size_t k = tied ? 1 : 0; k < std::size(kKinds); k += 2) {  // each type once
+      const Kind& kind = kKinds[k];
       INFO(name_of(kind.stored));
       const TensorType values = tied ? TensorType::q6_k : kind.stored;
       const OpenModel model = in_blocks(dir.path(), kind.stored, values, 40);
@@ -173,7 +174,7 @@ TEST_CASE("a decoder on the device with weights in blocks is the host's, of ever
       }
     }
   }
-  REQUIRE(clear > 10);
+  REQUIRE(clear > 5);
 }
 
 TEST_CASE("weights stay in blocks on the device, and what is needed says so") {
