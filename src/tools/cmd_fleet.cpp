@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "commands.hpp"
@@ -114,7 +115,8 @@ void run(FleetFlags flags) {
       flags.changes.empty()
           ? fleet_hardware(flags.hardware)
           : fleet_hardware(flags.hardware, read_text(flags.changes), flags.changes);
-  if (flags.common.event_tokens > 0) flags.load.event_tokens = flags.common.event_tokens;
+  flags.load.event_tokens = flags.common.event_tokens > 0 ? std::max(1.0, flags.common.event_tokens)
+                                                          : expected_event_tokens(config);
   const Fleet f = estimate_fleet(model, config, h, flags.load);
   flags.json.say(fleet_text(flags, h, f));
   Json json = fleet_json(flags, h, f);

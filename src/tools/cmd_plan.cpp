@@ -40,15 +40,6 @@ struct PlanFlags {
   bool no_probe = false;
 };
 
-/// Mean event length to reckon with: fixed steps are known; surprise with the settings of the
-/// shipped model gave 13.7 tokens at min_block 8, and longer minima lengthen events in proportion.
-double expected_event_tokens(const MemoryConfig& c) {
-  if (c.segmenter == SegmenterKind::fixed) return static_cast<double>(c.max_block);
-  if (c.segmenter == SegmenterKind::random)
-    return static_cast<double>(c.min_block + c.max_block) / 2.0;
-  return std::min(static_cast<double>(c.max_block), 1.7 * static_cast<double>(c.min_block));
-}
-
 /// As they are stored. The files know exactly; before they are there, the configuration does.
 std::int64_t weight_bytes(const fs::path& dir, bool& from_files) {
   std::error_code error;

@@ -243,6 +243,13 @@ MemoryConfig ModelFlags::changed(const MemoryConfig& base) const {
   return change_memory_config(base, text, label);
 }
 
+double expected_event_tokens(const MemoryConfig& c) {
+  if (c.segmenter == SegmenterKind::fixed) return static_cast<double>(c.max_block);
+  if (c.segmenter == SegmenterKind::random)
+    return static_cast<double>(c.min_block + c.max_block) / 2.0;
+  return std::min(static_cast<double>(c.max_block), 1.7 * static_cast<double>(c.min_block));
+}
+
 void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
                     const ModelConfig& model) {
   if (const std::string text = window_warning(config, model); !text.empty() && !common.quiet)

@@ -128,6 +128,10 @@ struct ModelFlags {
   std::pair<std::string, std::string> memory_text() const;
 };
 
+/// Mean event length to reckon with: fixed steps are known; surprise with the settings of the
+/// shipped model gave 13.7 tokens at min_block 8, and longer minima lengthen events in proportion.
+double expected_event_tokens(const MemoryConfig& config);
+
 /// Says on stderr that settings reach further than the model was trained for, if they do.
 void warn_of_window(const CommonFlags& common, const MemoryConfig& config,
                     const ModelConfig& model);

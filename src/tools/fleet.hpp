@@ -103,8 +103,8 @@ struct Fleet {
   std::vector<StepCost> token;  ///< of a step in which every active conversation writes one
   std::vector<StepCost> chunk;  ///< of a chunk that is read
   double token_seconds = 0, chunk_seconds = 0;
-  double written = 0, read = 0;  ///< tokens a second of the fleet
-  double wake_seconds = 0;       ///< to bring a conversation's windows and codes from disk
+  double written = 0, read = 0;              ///< tokens a second of the fleet
+  double wake_seconds = 0;                   ///< to bring its windows and representatives from disk
   double price_written = 0, price_read = 0;  ///< of a million tokens
   std::vector<std::string> does_not_fit;     ///< with the remedy
 };

@@ -44,6 +44,20 @@ TEST_CASE("wrong usage exits with 2") {
   }
 }
 
+TEST_CASE("a fleet is reckoned with events as long as its settings make them") {
+  const std::string model = "fleet --tokens 10880 --json - --model " +
+                            quoted((fs::path(EPISODIC_SOURCE_DIR) / "models/recall-2m6").string());
+  const auto events = [&](const std::string& more) {
+    const Run run = run_episodic(model + more);
+    INFO(run.err);
+    REQUIRE(run.status == 0);
+    return Json::parse(run.out)["conversation"]["events"].get<double>();
+  };
+  const std::string long_events = " --memory " + quoted(R"({"min_block": 64, "max_block": 256})");
+  REQUIRE(events(long_events) == 100);  // of 1.7 * 64 tokens
+  REQUIRE(events(long_events + " --event-tokens 272") == 40);
+}
+
 TEST_CASE("help exits with 0 and has an example") {
   for (const char* name : {"ask", "demo", "edit", "fleet", "fork", "generate", "ingest", "inspect",
                            "plan", "quantize", "score", "segment", "tokenize", "trace", "verify"}) {
