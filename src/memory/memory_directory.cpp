@@ -228,10 +228,10 @@ bool has_no_locks(int result) {
 }
 
 /// Takes the lock of the folder itself, where there is one to be had. It has no name that somebody
-/// could remove. \throws FileError if another writer has it
+/// could remove. \throws LockedError if another writer has it
 void lock_folder(const io::Directory& folder, const std::string& busy) {
   const int r = folder.calls().lock(io::Kind::directory, folder.fd(), true);
-  if (r == -EWOULDBLOCK) throw FileError(busy);
+  if (r == -EWOULDBLOCK) throw LockedError(busy);
   if (r < 0 && !has_no_locks(r)) io::fail(-r, folder.path(), "take the lock of the folder");
 }
 
@@ -396,7 +396,7 @@ void MemoryDirectory::take_locks() {
   // Held, but never written to: it may be a link to a file of someone else's.
   io::File lock = folder_.open(io::Kind::lock, kLock, O_RDWR | O_CREAT);
   const int r = calls().lock(io::Kind::lock, lock.fd(), true);
-  if (r == -EWOULDBLOCK) throw FileError(busy);
+  if (r == -EWOULDBLOCK) throw LockedError(busy);
   if (r < 0)
     io::fail(-r, lock.path(), "take the lock of the memory",
              has_no_locks(r) ? "its file system has no locks, and a memory has one writer only: "

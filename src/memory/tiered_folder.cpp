@@ -18,6 +18,7 @@
 #include "episodic/base/bytes.hpp"
 #include "episodic/base/checksum.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/store/tier_record.hpp"
 #include "memory_files.hpp"
 
 namespace episodic {
@@ -68,20 +69,14 @@ std::vector<Piece> pieces_of(std::span<const std::byte> list, const std::string&
   return pieces;
 }
 
-std::string this_process() {
-  char host[256] = "";
-  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  return fmt::format("process {} on {}", ::getpid(), *host ? host : "a host without a name");
-}
-
 FileError no_memory(const TierPlace& place) {
   return FileError(
       fmt::format("{}: holds no memory; make one with EpisodicMemory::create or `episodic ingest`",
                   place.text()));
 }
 
-FileError is_written(const TierPlace& place, const BlockTier::Lease& other) {
-  return FileError(fmt::format(
+LockedError is_written(const TierPlace& place, const BlockTier::Lease& other) {
+  return LockedError(fmt::format(
       "{}: {} is writing to this memory; wait until it ends (or, if it has crashed, for the {} "
       "seconds of its lease), or fork the memory and write to the fork",
       place.text(), other.holder, other.seconds));
@@ -140,7 +135,7 @@ TierHead TierHead::parse(std::span<const std::byte> bytes, const std::string& wh
 
 std::optional<std::string> manifest_on_tier(const TierPlace& place, io::Syscalls& calls) {
   const BlockTier::Head head = open_tier(place, calls)->head(place.name);
-  if (head.version == 0) return std::nullopt;
+  if (head.bytes.empty()) return std::nullopt;
   return TierHead::parse(head.bytes, place.text()).manifest;
 }
 
@@ -184,39 +179,10 @@ TieredFolder::TieredFolder(const TierPlace& place, io::Syscalls& calls, bool apa
       dir_(work_.path() / place.name),
       calls_(calls, cache_, dir_) {}
 
-TieredFolder::~TieredFolder() {
-  if (renews_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    stopping_.notify_all();
-    renews_.join();
-  }
-  if (!writes_) return;
-  try {
-    tier_->end_lease(place_.name, mine_.token);
-  } catch (const std::exception&) {  // it runs out
-  }
-}
-
 void TieredFolder::take_lease() {
-  mine_ = {fmt::format("{:016x}", unique_id()), this_process(), place_.lease_seconds};
-  if (const auto other = tier_->take_lease(place_.name, mine_)) throw is_written(place_, *other);
-  writes_ = true;
-  renews_ = std::thread([this] {
-    const std::chrono::duration<double> pause(mine_.seconds / 3);
-    std::unique_lock lock(mutex_);
-    while (!stopping_.wait_for(lock, pause, [&] { return stop_; })) {
-      lock.unlock();
-      try {
-        // One that somebody has taken over stays theirs, and the next commit says so.
-        if (tier_->take_lease(place_.name, mine_)) return;
-      } catch (const std::exception&) {  // a tier that is away may come back
-      }
-      lock.lock();
-    }
-  });
+  BlockTier::Lease other;
+  lease_ = TierLease::take(tier_, place_.name, place_.lease_seconds, &other);
+  if (!lease_) throw is_written(place_, other);
 }
 
 std::shared_ptr<TieredFolder> TieredFolder::open(const fs::path& path, OpenMode mode,
@@ -237,10 +203,11 @@ std::shared_ptr<TieredFolder> TieredFolder::open_apart(const TierPlace& place,
 
 void TieredFolder::begin(OpenMode mode) {
   BlockTier::Head head = tier_->head(place_.name);
-  if (head.version == 0) throw no_memory(place_);
+  if (head.bytes.empty()) throw no_memory(place_);
   if (mode == OpenMode::write) {
     take_lease();
     head = tier_->head(place_.name);  // of who had the lease before
+    if (head.bytes.empty()) throw no_memory(place_);
   }
   version_ = head.version;
   fill(TierHead::parse(head.bytes, place_.text()));
@@ -251,7 +218,9 @@ std::shared_ptr<TieredFolder> TieredFolder::create(const fs::path& path, io::Sys
   if (!place) return nullptr;
   const std::shared_ptr<TieredFolder> folder(new TieredFolder(*place, calls));
   folder->take_lease();
-  if (folder->tier_->head(place->name).version != 0)
+  const BlockTier::Head head = folder->tier_->head(place->name);
+  folder->version_ = head.version;
+  if (!head.bytes.empty())
     throw FileError(
         fmt::format("{}: holds a memory already; open it to go on with it, or give another name",
                     place->text()));
@@ -308,7 +277,7 @@ void TieredFolder::require_pieces() const {
 }
 
 void TieredFolder::check_writer() {
-  if (const auto other = tier_->take_lease(place_.name, mine_))
+  if (const auto other = lease_->renew())
     throw FileError(fmt::format(
         "{}: the lease of this writer ran out, and {} is writing to the memory now; nothing was "
         "committed: open the memory anew and go on from its last commit",
@@ -424,6 +393,16 @@ void fork_over_tier(const fs::path& from, const fs::path& to, io::Syscalls& call
 
 }  // namespace detail
 
+bool remove_from_tier(const std::filesystem::path& path, io::Syscalls& calls) {
+  const std::optional<TierPlace> place = TierPlace::parse(path);
+  if (!place) throw ConfigError(path.string() + ": is the path of a folder; remove the folder");
+  const std::shared_ptr<BlockTier> tier = open_tier(*place, calls);
+  BlockTier::Lease other;
+  const auto lease = TierLease::take(tier, place->name, place->lease_seconds, &other);
+  if (!lease) throw detail::is_written(*place, other);
+  return end_tier_name(*tier, place->name);
+}
+
 SweepReport sweep_tier(const std::filesystem::path& path, double seconds, io::Syscalls& calls) {
   const std::optional<TierPlace> place = TierPlace::parse(path);
   if (!place)
@@ -437,7 +416,7 @@ SweepReport sweep_tier(const std::filesystem::path& path, double seconds, io::Sy
   std::set<BlockHash> named;
   for (const std::string& name : tier->names()) {
     const BlockTier::Head head = tier->head(name);
-    if (head.version == 0) continue;
+    if (head.bytes.empty() || is_tier_record(head.bytes)) continue;
     ++report.memories;
     std::vector<BlockHash> lists;
     for (const detail::TierHead::File& file : detail::TierHead::parse(head.bytes, name).files)

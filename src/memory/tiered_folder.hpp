@@ -3,18 +3,16 @@
 // A memory on a tier, as a folder of this process: its files are empty, and what is read of them
 // comes from the tier. Commits of the folder are published to the tier.
 
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "episodic/memory/kept_memory.hpp"
+#include "episodic/store/tier_lease.hpp"
 #include "piece_cache.hpp"
 #include "tier_calls.hpp"
 
@@ -64,7 +62,6 @@ class TieredFolder {
   /// The same for a memory that is to be new. \throws FileError if there is one
   static std::shared_ptr<TieredFolder> create(const std::filesystem::path& path,
                                               io::Syscalls& calls);
-  ~TieredFolder();
   TieredFolder(const TieredFolder&) = delete;
   TieredFolder& operator=(const TieredFolder&) = delete;
 
@@ -107,12 +104,7 @@ class TieredFolder {
   std::int64_t version_ = 0, tokens_ = 0;
   std::vector<BlockHash> doubtful_;  // heads that may stand, though their exchange failed
 
-  BlockTier::Lease mine_;
-  bool writes_ = false;
-  std::mutex mutex_;
-  std::condition_variable stopping_;
-  bool stop_ = false;
-  std::thread renews_;
+  std::unique_ptr<TierLease> lease_;  // of a writer
 };
 
 /// fork_memory where one of both lies on a tier.

@@ -29,6 +29,7 @@ constexpr const char* kExchange = R"(
 local version = tonumber(redis.call('HGET', KEYS[1], 'version') or '0')
 if version ~= tonumber(ARGV[1]) then return 0 end
 redis.call('HSET', KEYS[1], 'version', version + 1, 'bytes', ARGV[2])
+if ARGV[2] == '' then redis.call('EXPIRE', KEYS[1], 3600) else redis.call('PERSIST', KEYS[1]) end
 return 1)";
 
 // A lease is "token\nseconds\nholder", and goes by itself.
@@ -174,8 +175,14 @@ class RedisTier final : public BlockTier {
   std::vector<std::string> names() override {
     const std::lock_guard lock(mutex_);
     const NoPipeSignal guard;
-    std::vector<std::string> found = scan("head:");
-    for (std::string& key : found) key.erase(0, key_of("head:", "").size());
+    std::vector<std::string> found;
+    const std::vector<std::string> keys = scan("head:");
+    for (std::size_t first = 0; first < keys.size(); first += kGetAtOnce) {
+      const auto some = std::span(keys).subspan(first, std::min(kGetAtOnce, keys.size() - first));
+      for (const std::string& key : some) send({"HSTRLEN", std::string_view(key), "bytes"});
+      for (const std::string& key : some)
+        if (receive()->integer > 0) found.push_back(key.substr(key_of("head:", "").size()));
+    }
     return found;
   }
 

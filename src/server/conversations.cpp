@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <system_error>
 #include <utility>
 
 #include "base/strict_json.hpp"
+#include "conversation_store.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/session/kept_folder.hpp"
 
@@ -22,40 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
-constexpr const char* kResponse = "response.json";
-constexpr const char* kConversation = "conversation.json";
 constexpr const char* kMemory = "memory";
-constexpr const char* kLock = "lock";
-constexpr std::string_view kRemovedTurn = ".removed-";
-
-bool is_id(std::string_view id, std::string_view kind) {
-  return id.size() > kind.size() + 1 && id.size() <= 64 && id.starts_with(kind) &&
-         id[kind.size()] == '_' &&
-         std::all_of(id.begin() + static_cast<std::ptrdiff_t>(kind.size()) + 1, id.end(),
-                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
-/// A folder below one that is there; it is there already: fine.
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    throw FileError(
-        fmt::format("{}: cannot be made ({}); it must lie in a folder that can be "
-                    "written",
-                    folder.string(), error.message()));
-}
-
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> all;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) all.push_back(entry.path());
-  return all;
-}
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 /// Another model's memory is what the request named wrongly.
 template <class F>
@@ -75,10 +40,50 @@ const char* field_of(const TurnStart& start) {
 
 }  // namespace
 
+bool is_id(std::string_view id, std::string_view kind) {
+  return id.size() > kind.size() + 1 && id.size() <= 64 && id.starts_with(kind) &&
+         id[kind.size()] == '_' &&
+         std::all_of(id.begin() + static_cast<std::ptrdiff_t>(kind.size()) + 1, id.end(),
+                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
 struct Conversations::Kept {
   std::string memory, head, record;
   std::vector<ChatMessage> history;
+
+  static Kept parse(const std::string& text, const std::string& where);
+  std::string text() const;
 };
+
+Conversations::Kept Conversations::Kept::parse(const std::string& text, const std::string& where) {
+  JsonLimits limits;
+  limits.depth = 64;  // a request's own, and what is around it
+  limits.bytes = text.size();
+  limits.remedy = "remove it";
+  try {
+    const ordered_json json = parse_ordered(text, where, limits);
+    if (json.at("format") != kFormat)
+      throw FileError(fmt::format("{}: is of format {}, not {}; another version wrote it", where,
+                                  printable_value(json.at("format")), kFormat));
+    Kept kept{json.at("memory"), json.at("head"), json.at("record").dump(), {}};
+    for (const ordered_json& m : json.at("history"))
+      kept.history.push_back({m.at("role"), m.at("content"), m.at("fields")});
+    return kept;
+  } catch (const ordered_json::exception& e) {
+    throw FileError(fmt::format("{}: is damaged ({}); remove it", where, printable(e.what())));
+  }
+}
+
+std::string Conversations::Kept::text() const {
+  ordered_json messages = ordered_json::array();
+  for (const ChatMessage& m : history)
+    messages.push_back({{"role", m.role}, {"content", m.content}, {"fields", m.fields}});
+  ordered_json json{
+      {"format", kFormat}, {"memory", memory}, {"head", head}, {"history", std::move(messages)}};
+  std::string out = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  out.pop_back();
+  return out += ",\"record\":" + record + "}\n";  // JSON already
+}
 
 // -- a turn ---------------------------------------------------------------------------------------
 
@@ -98,14 +103,25 @@ Turn::~Turn() {
   detach();
   if (start_ && !previous_.empty()) all_.service_.scheduler().release(start_);
   start_ = nullptr;
-  if (!finished_) {
-    std::error_code ignored;
-    if (!folder_.empty()) fs::remove_all(folder_, ignored);
-    if (store_ && is_id(id_, "resp")) fs::remove_all(all_.responses_ / id_, ignored);
-  }
+  if (!finished_) give_up();
   const std::lock_guard lock(all_.mutex_);
   if (const auto at = all_.in_use_.find(previous_); at != all_.in_use_.end())
     all_.in_use_.erase(at);
+}
+
+/// Removes what was made of it.
+void Turn::give_up() {
+  ConversationStore& store = *all_.store_;
+  if (response_) store.abandon(id_, kMemory);
+  if (new_head_.empty()) return;
+  try {
+    // The conversation may name it all the same, where the answer to a write was lost.
+    if (tried_ && all_.find(conversation_).value_or(Conversations::Kept{}).head == new_head_)
+      return;
+  } catch (const std::exception&) {  // remove_unfinished looks later
+    return;
+  }
+  store.remove_memory(conversation_, new_head_);
 }
 
 void Turn::finish(std::vector<ChatMessage> history, const std::string& record,
@@ -116,29 +132,27 @@ void Turn::finish(std::vector<ChatMessage> history, const std::string& record,
   }
   sequence_->commit();
   detach();
+  ConversationStore& store = *all_.store_;
   Conversations::Kept kept{memory_, "", record, std::move(history)};
   if (store_) {
-    const fs::path folder = all_.responses_ / id_;
     if (!conversation_.empty()) {
-      make_folder(folder);
-      fork_memory(folder_, folder / kMemory, all_.calls_);
+      response_ = store.begin(id_);
+      fork_memory(store.memory(conversation_, new_head_), store.memory(id_, kMemory), all_.calls_);
     }
-    all_.write(folder, kResponse, kept);
-    io::Directory(all_.calls_, all_.responses_).sync();
+    store.put_text(id_, kept.text(), response_);
   }
   if (!conversation_.empty()) {
     kept.head = new_head_;
     kept.record = conversation_record;
-    const fs::path folder = all_.conversations_ / conversation_;
-    all_.write(folder, kConversation, kept);
-    std::error_code ignored;
-    if (!head_.empty()) fs::remove_all(folder / head_, ignored);
+    tried_ = true;
+    store.put_text(conversation_, kept.text(), lock_);
+    if (!head_.empty()) store.remove_memory(conversation_, head_);
   }
   finished_ = true;
-  lock_ = {};  // the next turn may come before this client has read
+  response_ = lock_ = nullptr;  // the next turn may come before this client has read
 }
 
-// -- the folders ----------------------------------------------------------------------------------
+// -- where they are kept --------------------------------------------------------------------------
 
 Conversations::Conversations(Service& service, ConversationsOptions options)
     : service_(service),
@@ -146,22 +160,20 @@ Conversations::Conversations(Service& service, ConversationsOptions options)
       calls_(options_.calls ? *options_.calls : io::system_calls()) {
   if (!service.memories())
     throw ConfigError("Conversations: the service has no memories by name to keep them beside");
-  responses_ = service.memories()->dir() / ".responses";
-  conversations_ = service.memories()->dir() / ".conversations";
-  make_folder(responses_);
-  make_folder(conversations_);
-  const io::Directory folder(calls_, responses_);
-  owner_ = folder.look(kLock) ? folder.open(io::Kind::lock, kLock, O_RDWR)
-                              : folder.create(io::Kind::lock, kLock);
-  // what another process is making looks as what a kill left does
-  if (calls_.lock(io::Kind::lock, owner_.fd(), true) == 0) remove_unfinished();
-  calls_.lock(io::Kind::lock, owner_.fd(), false);
+  const Memories& memories = *service.memories();
+  store_ = memories.tier() ? make_conversation_tier(*memories.tier(), calls_)
+                           : make_conversation_folders(memories.dir(), calls_);
+  remove_unfinished(true);
   expire();
   hourly_ = std::thread([this] {
     std::unique_lock lock(mutex_);
     while (!stop_.wait_for(lock, std::chrono::hours(1), [&] { return stopped_; })) {
       lock.unlock();
-      expire();
+      try {
+        expire();
+        remove_unfinished(false);
+      } catch (const std::exception&) {  // a tier that is away; the next hour tries again
+      }
       lock.lock();
     }
   });
@@ -181,119 +193,50 @@ std::string Conversations::new_id(const char* kind) {
   return fmt::format("{}_{:08x}{:08x}{:08x}{:08x}", kind, device(), device(), device(), device());
 }
 
-fs::path Conversations::response_folder(const std::string& id) const {
-  std::error_code error;
-  if (is_id(id, "resp") && fs::exists(responses_ / id / kResponse, error)) return responses_ / id;
+std::optional<Conversations::Kept> Conversations::find(const std::string& id) const {
+  if (!is_id(id, "resp") && !is_id(id, "conv")) return std::nullopt;
+  const std::optional<std::string> text = store_->text(id);
+  return text ? std::optional(Kept::parse(*text, store_->where(id))) : std::nullopt;
+}
+
+Conversations::Kept Conversations::response_kept(const std::string& id) const {
+  if (is_id(id, "resp"))
+    if (auto kept = find(id)) return std::move(*kept);
   throw RequestError(fmt::format("there is no response '{}'", printable(id)), "response_id", 404,
                      "response_not_found");
 }
 
-fs::path Conversations::conversation_folder(const std::string& id) const {
-  std::error_code error;
-  if (is_id(id, "conv") && fs::exists(conversations_ / id / kConversation, error))
-    return conversations_ / id;
+Conversations::Kept Conversations::conversation_kept(const std::string& id) const {
+  if (is_id(id, "conv"))
+    if (auto kept = find(id)) return std::move(*kept);
   throw RequestError(fmt::format("there is no conversation '{}'", printable(id)), "conversation",
                      404, "conversation_not_found");
 }
 
-io::File Conversations::lock(const std::string& id) const {
-  const io::Directory folder(calls_, conversation_folder(id));
-  io::File file = folder.open(io::Kind::lock, kLock, O_RDWR);
-  const int result = calls_.lock(io::Kind::lock, file.fd(), true);
-  if (result == -EWOULDBLOCK)
+ConversationStore::Claim Conversations::lock(const std::string& id) const {
+  conversation_kept(id);
+  ConversationStore::Claim claim = store_->lock(id);
+  if (!claim)
     throw RequestError(
         fmt::format("conversation '{}' has a response on its way; ask again when it has ended", id),
         "conversation", 409, "conversation_locked");
-  if (result < 0) io::fail(-result, file.path(), "lock it");
-  conversation_folder(id);  // it may have been removed meanwhile
-  return file;
+  return claim;
 }
 
-Conversations::Kept Conversations::read(const fs::path& folder, const char* file) const {
-  const std::vector<std::byte> bytes = io::Directory(calls_, folder).read(io::Kind::manifest, file);
-  JsonLimits limits;
-  limits.depth = 64;  // a request's own, and what is around it
-  limits.bytes = bytes.size();
-  limits.remedy = "remove the folder it lies in";
-  const std::string label = (folder / file).string();
-  try {
-    const ordered_json json =
-        parse_ordered({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, label, limits);
-    if (json.at("format") != kFormat)
-      throw FileError(fmt::format("{}: is of format {}, not {}; another version wrote it", label,
-                                  printable_value(json.at("format")), kFormat));
-    Kept kept{json.at("memory"), json.at("head"), json.at("record").dump(), {}};
-    for (const ordered_json& m : json.at("history"))
-      kept.history.push_back({m.at("role"), m.at("content"), m.at("fields")});
-    return kept;
-  } catch (const ordered_json::exception& e) {
-    throw FileError(fmt::format("{}: is damaged ({}); remove the folder it lies in", label,
-                                printable(e.what())));
-  }
-}
-
-void Conversations::write(const fs::path& folder, const char* file, const Kept& kept) const {
-  ordered_json history = ordered_json::array();
-  for (const ChatMessage& m : kept.history)
-    history.push_back({{"role", m.role}, {"content", m.content}, {"fields", m.fields}});
-  ordered_json json{{"format", kFormat},
-                    {"memory", kept.memory},
-                    {"head", kept.head},
-                    {"history", std::move(history)}};
-  std::string text = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-  text.pop_back();
-  text += ",\"record\":" + kept.record + "}\n";  // JSON already
-  io::Directory(calls_, folder).replace(io::Kind::manifest, file, bytes_of(text));
-}
-
-/// At once, so that nothing half deleted ever counts.
-void Conversations::remove_folder(const fs::path& folder) const {
-  const fs::path gone =
-      folder.parent_path() / (std::string(kRemovedTurn) + folder.filename().string());
-  std::error_code error, ignored;
-  fs::remove_all(gone, ignored);
-  fs::rename(folder, gone, error);
-  if (error)
-    throw FileError(fmt::format("{}: cannot be removed ({})", folder.string(), error.message()));
-  fs::remove_all(gone, ignored);
-}
-
-void Conversations::remove_unfinished() const {
-  std::error_code ignored;
-  const auto sweep = [&](const fs::path& in, const char* kind, const char* file) {
-    for (const fs::path& entry : entries_of(in)) {
-      const std::string name = entry.filename().string();
-      const bool unfinished = is_id(name, kind) && !fs::exists(entry / file, ignored);
-      if (unfinished || name.starts_with(kRemovedTurn)) fs::remove_all(entry, ignored);
-    }
-  };
-  sweep(responses_, "resp", kResponse);
-  sweep(conversations_, "conv", kConversation);
-  for (const fs::path& entry : entries_of(conversations_)) {
-    if (!is_id(entry.filename().string(), "conv")) continue;
-    try {
-      const std::string head = read(entry, kConversation).head;
-      for (const fs::path& memory : entries_of(entry)) {
-        const std::string name = memory.filename().string();
-        if (name.starts_with(kMemory) && name != head) fs::remove_all(memory, ignored);
-      }
-    } catch (const std::exception&) {  // says so when it is asked for
-    }
-  }
+void Conversations::remove_unfinished(bool at_start) const {
+  store_->remove_unfinished([](const std::string& text,
+                               const std::string& where) { return Kept::parse(text, where).head; },
+                            at_start);
 }
 
 std::int64_t Conversations::expire() {
   if (options_.keep.count() <= 0) return 0;
-  const auto before = fs::file_time_type::clock::now() - options_.keep;
   std::int64_t removed = 0;
-  for (const fs::path& entry : entries_of(responses_)) {
-    std::error_code error;
-    const auto written = fs::last_write_time(entry / kResponse, error);
-    if (error || written >= before) continue;
+  for (const std::string& id : store_->older_than(options_.keep)) {
     const std::lock_guard lock(mutex_);
-    if (in_use_.contains(entry.filename().string())) continue;
+    if (in_use_.contains(id)) continue;
     try {
-      remove_folder(entry);
+      store_->remove(id, kMemory);
       ++removed;
     } catch (const FileError&) {  // the next hour tries again
     }
@@ -304,16 +247,17 @@ std::int64_t Conversations::expire() {
 // -- responses ------------------------------------------------------------------------------------
 
 std::string Conversations::response(const std::string& id) const {
-  return read(response_folder(id), kResponse).record;
+  return response_kept(id).record;
 }
 
 void Conversations::remove_response(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  remove_folder(response_folder(id));
+  response_kept(id);
+  store_->remove(id, kMemory);
   opened_.erase(id);
 }
 
-/// The folder of the memory that a turn begins behind; empty: of none.
+/// Where the memory lies that a turn begins behind; empty: nowhere.
 fs::path Conversations::begun_at(Turn& turn, const TurnStart& start) {
   const auto take = [&](Kept kept) {
     turn.history_ = std::move(kept.history);
@@ -323,19 +267,17 @@ fs::path Conversations::begun_at(Turn& turn, const TurnStart& start) {
   fs::path from;
   if (!start.conversation.empty()) {
     turn.lock_ = lock(start.conversation);
-    const fs::path folder = conversation_folder(start.conversation);
-    Kept kept = read(folder, kConversation);
+    Kept kept = conversation_kept(start.conversation);  // it may have been removed meanwhile
     turn.conversation_ = start.conversation;
     turn.conversation_record_ = std::move(kept.record);
     take(std::move(kept));
-    if (!turn.head_.empty()) from = folder / turn.head_;
+    if (!turn.head_.empty()) from = store_->memory(start.conversation, turn.head_);
   } else if (!start.previous.empty()) {
     try {
-      const fs::path folder = response_folder(start.previous);
-      Kept kept = read(folder, kResponse);
+      Kept kept = response_kept(start.previous);
       turn.previous_record_ = std::move(kept.record);
       take(std::move(kept));
-      from = folder / kMemory;
+      from = store_->memory(start.previous, kMemory);
     } catch (const RequestError& e) {
       throw RequestError(e.what(), "previous_response_id", 404, "previous_response_not_found");
     }
@@ -367,12 +309,11 @@ void Conversations::open_to_write(Turn& turn, const fs::path& from) {
   const Memories& memories = *service_.memories();
   fs::path memory;
   if (turn.conversation_.empty()) {
-    turn.folder_ = responses_ / turn.id_;
-    make_folder(turn.folder_);
-    memory = turn.folder_ / kMemory;
+    turn.response_ = store_->begin(turn.id_);
+    memory = store_->memory(turn.id_, kMemory);
   } else {
     turn.new_head_ = new_id(kMemory);
-    memory = turn.folder_ = conversations_ / turn.conversation_ / turn.new_head_;
+    memory = store_->memory(turn.conversation_, turn.new_head_);
   }
   const Model& model = service_.model();
   if (from.empty()) {
@@ -396,7 +337,7 @@ std::shared_ptr<StartingPoint> Conversations::open_to_read(const std::string& re
   }
   const std::int64_t max_tokens = service_.memories()->max_tokens();
   auto memory = std::make_shared<EpisodicMemory>(open_memory(
-      service_.model(), {.dir = response_folder(response) / kMemory, .mode = OpenMode::read}));
+      service_.model(), {.dir = store_->memory(response, kMemory), .mode = OpenMode::read}));
   auto root = std::make_shared<Sequence>(service_.shared_model());
   const std::int64_t most = memory->tokens() + max_tokens;
   root->attach(std::move(memory), most);
@@ -440,37 +381,31 @@ std::string Conversations::create_conversation(
     const std::string& memory, const std::function<std::string(const std::string&)>& record) {
   if (!memory.empty()) service_.memories()->info(memory);
   const std::string id = new_id("conv");
-  const fs::path folder = conversations_ / id;
-  make_folder(folder);
+  const ConversationStore::Claim claim = store_->begin(id);
   try {
-    const io::Directory directory(calls_, folder);
-    directory.create(io::Kind::lock, kLock);
-    write(folder, kConversation, {memory, "", record(id), {}});
-    io::Directory(calls_, conversations_).sync();
+    store_->put_text(id, Kept{memory, "", record(id), {}}.text(), claim);
   } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
+    store_->abandon(id, "");
     throw;
   }
   return id;
 }
 
 std::string Conversations::conversation(const std::string& id) const {
-  return read(conversation_folder(id), kConversation).record;
+  return conversation_kept(id).record;
 }
 
 void Conversations::change_conversation(
     const std::string& id, const std::function<std::string(const std::string&)>& change) {
-  const io::File locked = lock(id);
-  const fs::path folder = conversation_folder(id);
-  Kept kept = read(folder, kConversation);
+  const ConversationStore::Claim claim = lock(id);
+  Kept kept = conversation_kept(id);
   kept.record = change(kept.record);
-  write(folder, kConversation, kept);
+  store_->put_text(id, kept.text(), claim);
 }
 
 void Conversations::remove_conversation(const std::string& id) {
-  const io::File locked = lock(id);
-  remove_folder(conversation_folder(id));
+  const ConversationStore::Claim claim = lock(id);
+  store_->remove(id, conversation_kept(id).head);
 }
 
 }  // namespace episodic::server

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "conversation_store.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
 #include "episodic/session/kept_folder.hpp"
@@ -32,28 +33,31 @@ bool is_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), fits);
 }
 
-/// Makes a memory beside its place and puts it there whole: a kill leaves nothing that has its
-/// name. \param make makes it in the folder that it is given
-template <class Make>
-void put_in_place(const fs::path& at, Make&& make) {
-  const auto taken = [&] {
-    return RequestError(fmt::format("there is a memory '{}' already", at.filename().string()),
-                        "name", 409, "memory_exists");
-  };
-  std::error_code error, ignored;
-  if (fs::exists(at, error)) throw taken();
-  const fs::path made = at.parent_path() / fmt::format("{}{}-{:08x}", kNew, at.filename().string(),
-                                                       std::random_device()());
+RequestError not_there(const std::string& name) {
+  return RequestError(fmt::format("there is no memory '{}'", name), "memory", 404,
+                      "memory_not_found");
+}
+
+RequestError locked(const std::string& name) {
+  return RequestError(
+      fmt::format("memory '{}' is being written by another request; ask again when it has ended",
+                  name),
+      "memory", 409, "memory_locked");
+}
+
+/// Memories of conversations are none by name.
+bool is_conversations(std::string_view name) {
+  const std::string_view id = name.substr(0, name.find('.'));
+  return is_id(id, "resp") || is_id(id, "conv");
+}
+
+/// Another server may be writing to a memory on a tier.
+template <class F>
+auto unless_locked(const std::string& name, F&& f) {
   try {
-    make(made);
-    fs::rename(made, at, error);
-    if (error && fs::exists(at, ignored)) throw taken();  // another request was quicker
-    if (error)
-      throw FileError(fmt::format("{}: cannot be made ({})", at.string(), error.message()));
-    io::Directory(io::system_calls(), at.parent_path()).sync();
-  } catch (...) {
-    fs::remove_all(made, ignored);
-    throw;
+    return f();
+  } catch (const LockedError&) {
+    throw locked(name);
   }
 }
 
@@ -91,23 +95,19 @@ void MemoryWriter::commit() {
 }
 
 std::shared_ptr<MemoryWriter> Memories::claim(const std::string& name) {
-  if (!holds_memory(folder(name)))
-    throw RequestError(fmt::format("there is no memory '{}'", name), "memory", 404,
-                       "memory_not_found");
+  if (!holds_memory(folder(name))) throw not_there(name);
   const std::lock_guard lock(mutex_);
-  if (std::find(writers_.begin(), writers_.end(), name) != writers_.end())
-    throw RequestError(
-        fmt::format("memory '{}' is being written by another request; ask again when it has ended",
-                    name),
-        "memory", 409, "memory_locked");
+  if (std::find(writers_.begin(), writers_.end(), name) != writers_.end()) throw locked(name);
   writers_.push_back(name);
   return std::shared_ptr<MemoryWriter>(new MemoryWriter(*this, name));
 }
 
 std::shared_ptr<MemoryWriter> Memories::write(const std::string& name) {
   std::shared_ptr<MemoryWriter> writer = claim(name);
-  auto memory = std::make_shared<EpisodicMemory>(
-      open_memory(*model_, {.dir = folder(name), .mode = OpenMode::write}));
+  auto memory = unless_locked(name, [&] {
+    return std::make_shared<EpisodicMemory>(
+        open_memory(*model_, {.dir = folder(name), .mode = OpenMode::write}));
+  });
   writer->sequence_ = std::make_shared<Sequence>(model_);
   const std::int64_t tokens = memory->tokens();
   writer->sequence_->attach(std::move(memory), tokens + max_tokens_);
@@ -128,9 +128,15 @@ Memories::Memories(std::shared_ptr<const Model> model, fs::path dir, MemoryConfi
                    std::int64_t max_tokens)
     : model_(std::move(model)),
       dir_(std::move(dir)),
+      place_(TierPlace::parse_tier(dir_)),
+      tier_(place_ ? open_tier(*place_, io::system_calls()) : nullptr),
       settings_(std::move(settings)),
       max_tokens_(max_tokens) {
   if (!model_) throw ConfigError("Memories: the model is null");
+  if (tier_) {
+    tier_->head("memory");  // one that is away is told of at the start
+    return;
+  }
   std::error_code error;
   fs::create_directories(dir_, error);
   if (error || !fs::is_directory(dir_, error))
@@ -146,36 +152,46 @@ Memories::Memories(std::shared_ptr<const Model> model, fs::path dir, MemoryConfi
 }
 
 fs::path Memories::folder(std::string_view name) const {
-  if (!is_name(name))
+  if (!is_name(name) || (tier_ && is_conversations(name)))
     throw RequestError(
         fmt::format("a memory's name has letters, digits, '.', '_' and '-', up to {}, and begins "
                     "with a letter or a digit",
                     kLongestName),
         "name");
-  return dir_ / name;
+  return place_ ? place_->with_name(std::string(name)).path() : dir_ / name;
 }
 
 MemoryManifest Memories::manifest(const std::string& name) const {
   const fs::path at = folder(name);
-  if (!holds_memory(at))
-    throw RequestError(fmt::format("there is no memory '{}'", name), "memory", 404,
-                       "memory_not_found");
+  if (!holds_memory(at)) throw not_there(name);
   return MemoryManifest::read(at);
+}
+
+std::vector<std::string> Memories::names() const {
+  std::vector<std::string> all;
+  if (tier_) {
+    for (std::string& name : tier_->names())
+      if (is_name(name) && !is_conversations(name)) all.push_back(std::move(name));
+    return all;
+  }
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir_, error)) {
+    std::string name = entry.path().filename().string();
+    if (is_name(name) && holds_memory(entry.path())) all.push_back(std::move(name));
+  }
+  if (error)
+    throw FileError(fmt::format("{}: cannot be read ({})", dir_.string(), error.message()));
+  return all;
 }
 
 std::vector<MemoryInfo> Memories::list() const {
   std::vector<MemoryInfo> all;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir_, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!is_name(name) || !holds_memory(entry.path())) continue;
+  for (const std::string& name : names()) {
     try {
       all.push_back(info(name));
     } catch (const std::exception&) {  // damaged, or removed meanwhile
     }
   }
-  if (error)
-    throw FileError(fmt::format("{}: cannot be read ({})", dir_.string(), error.message()));
   std::sort(all.begin(), all.end(),
             [](const MemoryInfo& a, const MemoryInfo& b) { return a.name < b.name; });
   return all;
@@ -188,8 +204,43 @@ MemoryInfo Memories::info(const std::string& name) const {
   return info;
 }
 
-MemoryInfo Memories::create(const std::string& name, std::string_view changes) {
+/// Makes a memory beside its place and puts it there whole: a kill leaves nothing that has its
+/// name. \param make makes it where it is told to
+void Memories::put_in_place(const std::string& name,
+                            const std::function<void(const fs::path&)>& make) {
   const fs::path at = folder(name);
+  const auto taken = [&] {
+    return RequestError(fmt::format("there is a memory '{}' already", name), "name", 409,
+                        "memory_exists");
+  };
+  std::error_code error, ignored;
+  if (tier_) {  // where a memory is there with its first commit, and then whole
+    if (holds_memory(at)) throw taken();
+    try {
+      return make(at);
+    } catch (const FileError&) {
+      if (holds_memory(at)) throw taken();  // another server was quicker
+      throw;
+    }
+  }
+  if (fs::exists(at, error)) throw taken();
+  const fs::path made = at.parent_path() / fmt::format("{}{}-{:08x}", kNew, at.filename().string(),
+                                                       std::random_device()());
+  try {
+    make(made);
+    fs::rename(made, at, error);
+    if (error && fs::exists(at, ignored)) throw taken();  // another request was quicker
+    if (error)
+      throw FileError(fmt::format("{}: cannot be made ({})", at.string(), error.message()));
+    io::Directory(io::system_calls(), at.parent_path()).sync();
+  } catch (...) {
+    fs::remove_all(made, ignored);
+    throw;
+  }
+}
+
+MemoryInfo Memories::create(const std::string& name, std::string_view changes) {
+  folder(name);  // says what is wrong with it before what is wrong with the settings
   MemoryConfig config = settings_;
   try {
     if (!changes.empty()) config = change_memory_config(settings_, changes, "settings");
@@ -199,18 +250,22 @@ MemoryInfo Memories::create(const std::string& name, std::string_view changes) {
   } catch (const ConfigError& e) {
     throw RequestError(e.what(), "settings");
   }
-  put_in_place(at, [&](const fs::path& made) { create_memory(*model_, {.dir = made}, config); });
+  put_in_place(name, [&](const fs::path& made) { create_memory(*model_, {.dir = made}, config); });
   return info(name);
 }
 
 MemoryInfo Memories::fork(const std::string& name, const std::string& to) {
   manifest(name);
-  put_in_place(folder(to), [&](const fs::path& made) { fork_memory(folder(name), made); });
+  put_in_place(to, [&](const fs::path& made) { fork_memory(folder(name), made); });
   return info(to);
 }
 
 void Memories::remove(const std::string& name) {
   const std::shared_ptr<MemoryWriter> claimed = claim(name);
+  if (tier_) {
+    unless_locked(name, [&] { return remove_from_tier(folder(name)); });
+    return written(name);
+  }
   const fs::path gone = dir_ / (kRemoved + name);
   std::error_code error, ignored;
   fs::remove_all(gone, ignored);
@@ -281,7 +336,9 @@ std::vector<std::shared_ptr<StartingPoint>> Memories::take_stale() {
 std::shared_ptr<EpisodicMemory> Memories::open_to_edit(const std::string& name) const {
   KeepOptions keep;
   keep.dir = folder(name);
-  return std::make_shared<EpisodicMemory>(EpisodicMemory::open(keep, OpenMode::write));
+  return unless_locked(name, [&] {
+    return std::make_shared<EpisodicMemory>(EpisodicMemory::open(keep, OpenMode::write));
+  });
 }
 
 std::vector<EventId> Memories::forget(const std::string& name, TokenRange tokens) {
@@ -318,9 +375,7 @@ void Memories::rewind(const std::string& name, std::int64_t tokens) {
 VerifyReport Memories::verify(const std::string& name) const {
   const fs::path at = folder(name);
   std::error_code error;
-  if (!fs::is_directory(at, error))
-    throw RequestError(fmt::format("there is no memory '{}'", name), "memory", 404,
-                       "memory_not_found");
+  if (tier_ ? !holds_memory(at) : !fs::is_directory(at, error)) throw not_there(name);
   return verify_memory(at);
 }
 

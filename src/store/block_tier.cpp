@@ -110,10 +110,21 @@ std::vector<BlockTier::Bytes> get_blocks(BlockTier& tier, std::span<const BlockH
 }
 
 std::string TierPlace::text() const {
-  return fmt::format("{}:{}{}{}", scheme, at, at.ends_with('/') ? "" : "/", name);
+  return fmt::format("{}:{}{}{}", scheme, at, name.empty() || at.ends_with('/') ? "" : "/", name);
 }
 
-std::optional<TierPlace> TierPlace::parse(const fs::path& path) {
+fs::path TierPlace::path() const { return options.empty() ? text() : text() + "?" + options; }
+
+TierPlace TierPlace::with_name(const std::string& other) const {
+  TierPlace place = *this;
+  place.name = other;
+  return place;
+}
+
+namespace {
+
+/// \param named whether the path ends with a memory's name
+std::optional<TierPlace> parse_place(const fs::path& path, bool named) {
   const std::string all = path.string();
   const std::size_t colon = all.find(':');
   if (colon == std::string::npos) return std::nullopt;
@@ -126,14 +137,20 @@ std::optional<TierPlace> TierPlace::parse(const fs::path& path) {
   const std::size_t options = all.rfind('?');
   std::string rest =
       all.substr(colon + 1, options == std::string::npos ? options : options - colon - 1);
-  const std::size_t slash = rest.rfind('/');
-  place.name = slash == std::string::npos ? "" : rest.substr(slash + 1);
-  place.at = rest.substr(0, slash == std::string::npos ? 0 : std::max<std::size_t>(slash, 1));
-  if (place.at.empty() || !is_memory_name(place.name))
-    throw ConfigError(fmt::format(
-        "{}: expected {}:DIR/NAME, where NAME is the memory's: letters, digits, and . _ - behind "
-        "the first",
-        printable(all), place.scheme));
+  if (named) {
+    const std::size_t slash = rest.rfind('/');
+    place.name = slash == std::string::npos ? "" : rest.substr(slash + 1);
+    rest.resize(slash == std::string::npos ? 0 : std::max<std::size_t>(slash, 1));
+    if (rest.empty() || !is_memory_name(place.name))
+      throw ConfigError(fmt::format(
+          "{}: expected {}:DIR/NAME, where NAME is the memory's: letters, digits, and . _ - behind "
+          "the first",
+          printable(all), place.scheme));
+  } else if (rest.empty()) {
+    throw ConfigError(fmt::format("{}: expected {}:DIR", printable(all), place.scheme));
+  }
+  place.at = std::move(rest);
+  if (options != std::string::npos) place.options = all.substr(options + 1);
   place.cache = default_cache();
   for (std::size_t at = options; at != std::string::npos && at + 1 < all.size();) {
     const std::size_t end = all.find(',', at + 1);
@@ -158,6 +175,14 @@ std::optional<TierPlace> TierPlace::parse(const fs::path& path) {
                       place.text(), printable(item)));
   }
   return place;
+}
+
+}  // namespace
+
+std::optional<TierPlace> TierPlace::parse(const fs::path& path) { return parse_place(path, true); }
+
+std::optional<TierPlace> TierPlace::parse_tier(const fs::path& path) {
+  return parse_place(path, false);
 }
 
 void add_tier_scheme(const std::string& scheme, TierOpener open) {

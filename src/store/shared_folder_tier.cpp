@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <compare>
 #include <optional>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/strict_json.hpp"
@@ -35,6 +37,7 @@ constexpr double kSleptSeconds = kHeadSeconds / 2;
 
 struct Written {
   std::int64_t seconds = 0, nanoseconds = 0;
+  auto operator<=>(const Written&) const = default;
   double since(const Written& earlier) const {
     return static_cast<double>(seconds - earlier.seconds) +
            1e-9 * static_cast<double>(nanoseconds - earlier.nanoseconds);
@@ -192,6 +195,7 @@ class SharedFolderTier final : public BlockTier {
           folder.remove(io::Kind::block, name);  // left by a crash
       }
     }
+    forget_ended(now);
     return old;
   }
 
@@ -199,7 +203,8 @@ class SharedFolderTier final : public BlockTier {
     std::vector<std::string> found;
     const io::Directory all = made(root_ / "memories");
     for (std::string& name : all.names())
-      if (last_number(all.path() / name, kHeadPrefix) > 0) found.push_back(std::move(name));
+      if (!newest_in(all.path() / name, io::Kind::head, kHeadPrefix).bytes.empty())
+        found.push_back(std::move(name));
     return found;
   }
 
@@ -259,6 +264,26 @@ class SharedFolderTier final : public BlockTier {
   }
 
  private:
+  /// Names under which nothing has stood for so long that nobody can take the next head for the one
+  /// behind what he read.
+  void forget_ended(const Written& now) {
+    const io::Directory all = made(root_ / "memories");
+    for (const std::string& name : all.names()) {
+      const fs::path path = all.path() / name;
+      const io::Directory folder(calls_, path);
+      // Listed first: what comes meanwhile stays.
+      const std::vector<std::string> files = folder.names();
+      const Newest head = newest_in(path, io::Kind::head, kHeadPrefix);
+      const Newest lease = newest_in(path, io::Kind::lease, kLeasePrefix);
+      if (!head.bytes.empty() || now.since(std::max(head.when, lease.when)) < kHeadSeconds)
+        continue;
+      for (const std::string& file : files)
+        folder.remove(number_of(kHeadPrefix, file) > 0 ? io::Kind::head : io::Kind::lease, file);
+      std::error_code ignored;
+      fs::remove(path, ignored);
+    }
+  }
+
   void require_root() const {
     struct stat info {};
     if (::stat(root_.c_str(), &info) != 0)

@@ -273,7 +273,7 @@ void add_serve(Command& app) {
   sub.option(
       "--memories", flags->memories,
       "Folder of memories by name, which requests make, read into and answer behind; made if "
-      "it is not there");
+      "it is not there; or a tier that several servers share (shared:DIR, redis://HOST:PORT)");
   const Option encoder = sub.option("--encoder", flags->encoder,
                                     "Folder of a sentence encoder of BERT's shape, for "
                                     "/v1/embeddings and to find what \"reread\" reads again");

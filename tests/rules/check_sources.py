@@ -38,7 +38,7 @@ ROOMS = {
     "torch_ops": ["base", "attention", "device_torch", "torch_slots"],
     "session": ["base", "group", "timeline", "attention", "recall", "store", "memory", "text", "grammar", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
-    "server": ["base", "memory", "text", "grammar", "timeline", "model", "session"],
+    "server": ["base", "memory", "text", "grammar", "timeline", "model", "session", "store"],
     "c": ["base", "attention", "timeline", "memory", "text", "model", "session", "device"],
 }
 # Headers of the programs (src/tools) that benchmarks share with them: flags, files, progress, plots.

@@ -119,7 +119,7 @@ class MemoryTier final : public episodic::BlockTier {
     return locked([&] {
       std::vector<std::string> all;
       for (const auto& [name, head] : heads_)
-        if (head.version > 0) all.push_back(name);
+        if (!head.bytes.empty()) all.push_back(name);
       return all;
     });
   }

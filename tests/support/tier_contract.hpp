@@ -94,12 +94,25 @@ inline void check_heads(const Setting& setting) {
   CHECK_FALSE(here->exchange("a", 1, bytes_of("late")));
   CHECK(here->head("a").bytes == bytes_of("two"));
   CHECK(here->head("b").version == 0);
-  CHECK(here->exchange("b", 0, {}));
-  CHECK(there->head("b").version == 1);
-  CHECK(there->head("b").bytes.empty());
+  CHECK(here->exchange("b", 0, bytes_of("b")));
+  CHECK(here->exchange("ended", 0, bytes_of("x")));
   std::vector<std::string> names = here->names();
   std::sort(names.begin(), names.end());
+  CHECK(names == std::vector<std::string>{"a", "b", "ended"});
+  // Where nothing stands any more, who read the last head is late, and a new one may begin.
+  CHECK(there->exchange("ended", 1, {}));
+  CHECK(here->head("ended").bytes.empty());
+  CHECK(here->head("ended").version == 2);
+  names = here->names();
+  std::sort(names.begin(), names.end());
   CHECK(names == std::vector<std::string>{"a", "b"});
+  CHECK_FALSE(here->exchange("ended", 1, bytes_of("late")));
+  CHECK_FALSE(here->exchange("ended", 0, bytes_of("late")));
+  here->unused(3600);  // not forgotten yet
+  CHECK(there->head("ended").version == 2);
+  CHECK(there->exchange("ended", 2, bytes_of("anew")));
+  CHECK(here->head("ended").bytes == bytes_of("anew"));
+  CHECK(here->head("ended").version == 3);
   // Of many who count at once, none counts over another.
   std::vector<std::thread> threads;
   constexpr int kThreads = 4, kTimes = 10;

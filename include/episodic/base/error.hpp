@@ -77,6 +77,12 @@ class FileError : public Error {
   FileError(ErrorCode code, const std::string& what) : Error(code, what) {}
 };
 
+/// Another one is writing to this memory. The remedy is to wait.
+class LockedError : public FileError {
+ public:
+  explicit LockedError(const std::string& what) : FileError(what) {}
+};
+
 /// Data of the wrong shape, dtype or value (tokens out of vocabulary, NaN logits, ...).
 class DataError : public Error {
  public:

@@ -128,6 +128,11 @@ struct SweepReport {
 SweepReport sweep_tier(const std::filesystem::path& place, double seconds,
                        io::Syscalls& calls = io::system_calls());
 
+/// Removes a memory from its tier, at once and whole. Who reads it goes on reading until its blocks
+/// are swept; forks stay. \return false if there was none
+/// \throws ConfigError for a folder; LockedError while another program writes to it; FileError
+bool remove_from_tier(const std::filesystem::path& place, io::Syscalls& calls = io::system_calls());
+
 /// Makes `to` a second memory with the same content. Files are shared (hard links, where the file
 /// system has them) and never written again by either, so both go on independently. Neither model
 /// nor lock is needed.

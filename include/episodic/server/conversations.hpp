@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -52,6 +53,8 @@ struct TurnStart {
 };
 
 class Conversations;
+class ConversationStore;
+struct HeldConversation;
 
 /// A turn on its way. Destroyed before `finish` has returned, it leaves no trace; the next one of
 /// the same conversation may then come.
@@ -92,29 +95,33 @@ class Turn {
   friend class Conversations;
   explicit Turn(Conversations& all) : all_(all) {}
   void detach();
+  void give_up();
 
   Conversations& all_;
   std::string id_, conversation_, memory_, previous_, conversation_record_, previous_record_;
-  std::string head_;  // of the conversation: folder of its memory; empty: it has read nothing
+  std::string head_;  // of the conversation: name of its memory; empty: it has read nothing
   std::string new_head_;
   std::vector<ChatMessage> history_;
   bool store_ = false, finished_ = false;
-  io::File lock_;  // of the conversation
-  std::filesystem::path folder_;
+  bool tried_ = false;  // to let the conversation name the new memory
+  std::shared_ptr<HeldConversation> lock_, response_;  // of the conversation, of the response
   std::shared_ptr<Sequence> sequence_;
   std::shared_ptr<StartingPoint> start_;
   std::shared_ptr<InFlight> in_flight_;
 };
 
-/// Beside the memories by name (Memories::dir), in folders of their own:
+/// Beside the memories by name (Memories), in folders of their own:
 ///
 ///     .responses/resp_ID/       memory, response.json
-///     .conversations/conv_ID/   memory-N, conversation.json, lock
+///     .conversations/conv_ID/   memory_N, conversation.json, lock
+///
+/// or under names of their own on a tier, where any of several servers goes on with what another
+/// one has kept (docs/network.md).
 ///
 /// A response's memory is a fork of the one before it, so any number of turns begin behind one
-/// response. A conversation's is a fork too: the next turn is made beside the last one, and
-/// conversation.json then says which counts. A folder without its JSON is what a kill left, and is
-/// removed when no other process keeps conversations there. Idle ones hold no memory of the
+/// response. A conversation's is a fork too: the next turn is made beside the last one, and its
+/// JSON then says which counts. What has no JSON is what a kill left, and is removed when nobody
+/// is at work on it. Idle ones hold no memory of the
 /// process. Safe to use from several threads.
 class Conversations {
  public:
@@ -155,22 +162,19 @@ class Conversations {
   friend class Turn;
   struct Kept;  // what a JSON file holds
 
-  std::filesystem::path response_folder(const std::string& id) const;
-  std::filesystem::path conversation_folder(const std::string& id) const;
-  io::File lock(const std::string& conversation) const;
-  Kept read(const std::filesystem::path& folder, const char* file) const;
-  void write(const std::filesystem::path& folder, const char* file, const Kept& kept) const;
+  std::optional<Kept> find(const std::string& id) const;
+  Kept response_kept(const std::string& id) const;
+  Kept conversation_kept(const std::string& id) const;
+  std::shared_ptr<HeldConversation> lock(const std::string& conversation) const;
   std::filesystem::path begun_at(Turn& turn, const TurnStart& start);
   void open_to_write(Turn& turn, const std::filesystem::path& from);
   std::shared_ptr<StartingPoint> open_to_read(const std::string& response);
-  void remove_folder(const std::filesystem::path& folder) const;
-  void remove_unfinished() const;
+  void remove_unfinished(bool at_start) const;
 
   Service& service_;
   const ConversationsOptions options_;
   io::Syscalls& calls_;
-  std::filesystem::path responses_, conversations_;
-  io::File owner_;  // shared lock as long as it lives
+  std::unique_ptr<ConversationStore> store_;
   mutable std::mutex mutex_;
   std::condition_variable stop_;
   std::multiset<std::string> in_use_;  // responses that turns begin behind

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 /// \file
-/// `Memories`: kept memories of one model in a folder, by name. Torch-free, knows nothing of HTTP.
+/// `Memories`: kept memories of one model in a folder or on a tier, by name. Torch-free, knows
+/// nothing of HTTP.
 ///
 /// \code
 /// server::Memories memories(model, "memories", MemoryConfig{});
@@ -14,9 +15,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +30,7 @@
 #include "episodic/server/starting_point.hpp"
 #include "episodic/session/model.hpp"
 #include "episodic/session/sequence.hpp"
+#include "episodic/store/block_tier.hpp"
 #include "episodic/timeline/event_table.hpp"
 
 namespace episodic::server {
@@ -83,14 +87,17 @@ class MemoryWriter {
 /// RequestError 404; one that needs to write a memory that has a writer throws a RequestError 409.
 class Memories {
  public:
-  /// \param dir made if it is not there
-  /// \param settings of memories that `create` makes \param max_tokens that are read or written
-  /// behind a memory at most: a device makes room for them; 0: no limit
-  /// \throws ConfigError for a null model, FileError
+  /// \param dir a folder, made if it is not there; or a tier ("shared:DIR"), which other servers
+  /// may have too: a memory that one of them writes to is locked for all \param settings of
+  /// memories that `create` makes \param max_tokens that are read or written behind a memory at
+  /// most: a device makes room for them; 0: no limit \throws ConfigError for a null model,
+  /// FileError
   Memories(std::shared_ptr<const Model> model, std::filesystem::path dir, MemoryConfig settings,
            std::int64_t max_tokens = 0);
 
   const std::filesystem::path& dir() const { return dir_; }
+  /// Null where they lie in a folder.
+  const TierPlace* tier() const { return place_ ? &*place_ : nullptr; }
   /// Of memories that `create` makes.
   const MemoryConfig& settings() const { return settings_; }
   std::int64_t max_tokens() const { return max_tokens_; }
@@ -149,10 +156,15 @@ class Memories {
   std::shared_ptr<MemoryWriter> claim(const std::string& name);
   MemoryManifest manifest(const std::string& name) const;
   std::shared_ptr<EpisodicMemory> open_to_edit(const std::string& name) const;
+  std::vector<std::string> names() const;
+  void put_in_place(const std::string& name,
+                    const std::function<void(const std::filesystem::path&)>& make);
   void written(const std::string& name);
 
   const std::shared_ptr<const Model> model_;
   const std::filesystem::path dir_;
+  const std::optional<TierPlace> place_;
+  const std::shared_ptr<BlockTier> tier_;
   const MemoryConfig settings_;
   const std::int64_t max_tokens_;
   mutable std::mutex mutex_;

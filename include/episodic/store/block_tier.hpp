@@ -46,7 +46,8 @@ class BlockTier {
     BlockHash name;
     std::span<const std::byte> bytes;
   };
-  /// What stands under a name, and how often it was exchanged. 0: nothing does.
+  /// What stands under a name, and how often it was exchanged. Without bytes nothing stands there:
+  /// never has (version 0), or no longer.
   struct Head {
     Bytes bytes;
     std::int64_t version = 0;
@@ -72,13 +73,16 @@ class BlockTier {
   /// Blocks that nothing names any more; those that are not there are no failure.
   virtual void drop(std::span<const BlockHash> names) = 0;
 
-  /// Blocks that were neither put nor asked for by `has` for so many seconds.
+  /// Blocks that were neither put nor asked for by `has` for so many seconds. Names under which
+  /// nothing stands any more are forgotten here, or before.
   virtual std::vector<BlockHash> unused(double seconds) = 0;
 
-  /// The names of all heads.
+  /// The names under which something stands.
   virtual std::vector<std::string> names() = 0;
   virtual Head head(const std::string& name) = 0;
   /// Puts the next head in place of the one of this version. \param version 0: where there is none
+  /// \param next empty: nothing stands there any more. Who read the last head cannot exchange it
+  /// then. At least an hour later the name may begin anew, at version 0
   /// \return false if another one stands there: nothing has changed then
   virtual bool exchange(const std::string& name, std::int64_t version,
                         std::span<const std::byte> next) = 0;
@@ -112,11 +116,19 @@ struct TierPlace {
   double lease_seconds = 30;    ///< after which another writer may go on if this one does not
   double timeout_seconds = 10;  ///< within which a server must answer
 
-  /// "shared:DIR/NAME"
+  std::string options;  ///< as they were written: "cache=DIR,lease_seconds=60"
+
+  /// "shared:DIR/NAME", or "shared:DIR" for a tier
   std::string text() const;
+  /// With its options, to be given where a folder stands.
+  std::filesystem::path path() const;
+  /// Another memory on the same tier, with the same options.
+  TierPlace with_name(const std::string& other) const;
   bool same_tier(const TierPlace& other) const { return scheme == other.scheme && at == other.at; }
   /// Nothing for the path of a folder. \throws ConfigError for a place that cannot be one
   static std::optional<TierPlace> parse(const std::filesystem::path& path);
+  /// The same for a whole tier, "shared:DIR": its name is empty.
+  static std::optional<TierPlace> parse_tier(const std::filesystem::path& path);
 };
 
 /// Makes the tier of a place.
