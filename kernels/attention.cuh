@@ -430,7 +430,7 @@ __device__ inline void merge_when_last(const AttentionArgs& a, int head, int spl
 /// Blocks x: rows, y: sequences.
 template <class T, int kWarpsPerRow>
 __global__ void __launch_bounds__(kWarpSize* kMergeWarps)
-    MergeSplitsKernel(const Batch<AttentionArgs> batch) {
+    MergeSplitsKernel(KernelArgument<Batch<AttentionArgs>> batch) {
   const AttentionArgs& a = batch.of[blockIdx.y];
   constexpr int kRowsPerBlock = kMergeWarps / kWarpsPerRow;
   constexpr int kChannels = 4 * kWarpSize;  // of a warp at once

@@ -88,7 +88,7 @@ __device__ void turn_float_queries(const AttentionArgs& a, float* to, bool local
 /// Blocks x: row tiles, y: splits, z: kv heads of each sequence, as MmaAttentionKernel.
 template <int kDim>
 __global__ void __launch_bounds__(kFloatThreads, 3)
-    FloatAttentionKernel(const Batch<AttentionArgs> batch) {
+    FloatAttentionKernel(KernelArgument<Batch<AttentionArgs>> batch) {
   const AttentionArgs& a = sequence_of(batch);
   constexpr int kStride = shared_stride(kDim, 4), kPieces = kDim / 4;
   constexpr int kChannels = kDim / kFloatMembers;  // of a thread: member, member + 16, ..
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(kFloatThreads, 3)
 /// Blocks x: tiles of 32 local keys, y: query heads, as MmaColumnSumsKernel, z: sequences.
 template <int kDim>
 __global__ void __launch_bounds__(kFloatThreads)
-    FloatColumnSumsKernel(const Batch<AttentionArgs> batch) {
+    FloatColumnSumsKernel(KernelArgument<Batch<AttentionArgs>> batch) {
   const AttentionArgs& a = batch.of[blockIdx.z];
   if (!a.maybe_stats) return;  // it wants none
   constexpr int kStride = shared_stride(kDim, 4), kPieces = kDim / 4;

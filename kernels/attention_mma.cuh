@@ -165,7 +165,7 @@ using MmaBatch = Batch<AttentionArgs, kFewRows ? kMostInLaunch : 1>;
 /// n H / G rows and k keys: 4 d k ceil(rows / tile) G, mostly from L2.
 template <class Half, int kDim, bool kFewRows>
 __global__ void __launch_bounds__(kWarpSize* mma_tile(kDim, kFewRows).warps)
-    MmaAttentionKernel(const MmaBatch<kFewRows> batch) {
+    MmaAttentionKernel(KernelArgument<MmaBatch<kFewRows>> batch) {
   if constexpr (kFewRows) await_launch_before();
   const AttentionArgs& a = sequence_of(batch);
   constexpr MmaTile kTile = mma_tile(kDim, kFewRows);
@@ -740,7 +740,8 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 /// Column sums of few rows, from the scores that the first pass wrote. Blocks x: scores, y:
 /// sequences.
 template <class Half>  // one instance for each source that launches it
-__global__ void __launch_bounds__(256) ScoresToColumnSumsKernel(const Batch<AttentionArgs> batch) {
+__global__ void __launch_bounds__(256)
+    ScoresToColumnSumsKernel(KernelArgument<Batch<AttentionArgs>> batch) {
   const AttentionArgs& a = batch.of[blockIdx.y];
   if (!a.maybe_stats) return;  // it wants none, or later
   const std::int64_t n = a.p.n_queries, count = local_keys(a.p) * a.p.n_heads;

@@ -42,6 +42,15 @@ struct Batch {
   Args of[kMost];
   int n = 0;
 };
+/// How a kernel takes a batch: by value on a device. The emulator's threads would each copy it, a
+/// fifth of its time, and read the launch's one.
+#if defined(EPISODIC_EMULATED_CUDA)
+template <class T>
+using KernelArgument = const T&;
+#else
+template <class T>
+using KernelArgument = const T;
+#endif
 /// Of a batch's type, or of a reference to one: the kernel's kMost.
 template <class T>
 inline constexpr std::int64_t kRoomOf = std::decay_t<T>::kRoom;

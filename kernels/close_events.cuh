@@ -35,7 +35,7 @@ struct EventList {
 /// the rule.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCloseThreads)
-    CloseEventsKernel(const Batch<CloseEventsParams, kMost> batch) {
+    CloseEventsKernel(KernelArgument<Batch<CloseEventsParams, kMost>> batch) {
   const CloseEventsParams& p = batch.of[blockIdx.y];
   if (blockIdx.x >= p.n_timelines) return;
   EPISODIC_SHARED(found, unsigned[kCloseThreads / kWarpSize]);

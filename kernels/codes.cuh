@@ -31,7 +31,8 @@ __device__ inline bool codable(float x) { return (x < 0.0f ? -x : x) < kMostCode
 /// One block for a slab, a row of the grid for a layer, its z for sequences; a warp for each
 /// kCodeBlock channels of it, in turn.
 template <class T, std::int64_t kMost>
-__global__ void __launch_bounds__(kCodeThreads) EncodeKernel(const Batch<CodeParams, kMost> batch) {
+__global__ void __launch_bounds__(kCodeThreads)
+    EncodeKernel(KernelArgument<Batch<CodeParams, kMost>> batch) {
   const CodeParams& p = batch.of[blockIdx.z];
   EPISODIC_SHARED(sums, CodeSums);
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;

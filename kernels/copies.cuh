@@ -124,7 +124,7 @@ __device__ inline bool aligned_to(const void* p, unsigned bytes) {
 /// Rows of the grid are sequences.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCopyThreads, kRunsBlocks)
-    CopyRunsKernel(const Batch<CopyRunsParams, kMost> batch) {
+    CopyRunsKernel(KernelArgument<Batch<CopyRunsParams, kMost>> batch) {
   const CopyRunsParams p = batch.of[blockIdx.y];
   const auto tiles_of = [&](std::int64_t i) {
     const std::int64_t bytes = p.runs[i].bytes;
@@ -171,7 +171,8 @@ __device__ inline BlockSide side_of(const EventBlockParams& p, std::int64_t side
 /// copied in pieces.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCopyThreads, kEventBlocks)
-    EventToBlockKernel(const Batch<EventBlockParams, kMost> batch, std::int64_t element_bytes) {
+    EventToBlockKernel(KernelArgument<Batch<EventBlockParams, kMost>> batch,
+                       std::int64_t element_bytes) {
   const EventBlockParams& p = batch.of[blockIdx.z];
   const auto rows_of_tile = [&](std::int64_t row) {
     const std::int64_t bytes = row * element_bytes;
@@ -275,7 +276,7 @@ __device__ inline void write_codes(const HeadOfEvent<T>& from, float inverse, bo
 /// \param wide_rows rows are multiples of 8 elements, and heads of a ring so far apart
 template <class T, std::int64_t kMost>
 __global__ void __launch_bounds__(kCopyThreads, kEventCodesBlocks)
-    EventToCodesKernel(const Batch<EventBlockParams, kMost> batch, bool wide_rows) {
+    EventToCodesKernel(KernelArgument<Batch<EventBlockParams, kMost>> batch, bool wide_rows) {
   const EventBlockParams& p = batch.of[blockIdx.z];
   constexpr int kWide = 8;
   using Reduce = cub::BlockReduce<unsigned, kCopyThreads>;

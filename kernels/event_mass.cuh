@@ -114,7 +114,7 @@ __device__ inline EventRows event_rows(const EventMassArgs& args, std::int64_t l
 /// queries are of all heads of the group, at the fixed position.
 template <class T, int kDim, std::int64_t kMost>
 __global__ void __launch_bounds__(kFloatThreads)
-    RowMassKernel(const Batch<EventMassArgs, kMost> batch) {
+    RowMassKernel(KernelArgument<Batch<EventMassArgs, kMost>> batch) {
   const EventMassArgs args = batch.of[blockIdx.z];
   constexpr int kStride = shared_stride(kDim, 4), kChunks = kDim / 8;
   EPISODIC_DYNAMIC_SHARED(bytes);
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kWarpSize* column_tile(kDim).warps)
 /// One block a list, y: sequences: a warp adds up the rows of an event, over the list's heads.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kEventMassThreads)
-    EventMassKernel(const Batch<EventMassArgs, kMost> batch) {
+    EventMassKernel(KernelArgument<Batch<EventMassArgs, kMost>> batch) {
   const EventMassArgs args = batch.of[blockIdx.y];
   using Scan = cub::BlockScan<int, kEventMassThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(kEventMassThreads)
 /// One block a sequence. An event is once in a list: its threads add to different ones.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kReceiveThreads)
-    ReceiveMassesKernel(const Batch<ReceiveParams, kMost> batch) {
+    ReceiveMassesKernel(KernelArgument<Batch<ReceiveParams, kMost>> batch) {
   const ReceiveParams& p = batch.of[blockIdx.x];
   for (std::int64_t l = 0; l < p.n_layers; ++l)
     for (std::int64_t list = 0; list < p.n_lists; ++list) {

@@ -19,7 +19,7 @@ inline constexpr int kForgetThreads = 256;
 /// out among the sequence's blocks.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kForgetThreads)
-    ForgetKernel(const Batch<ForgetParams, kMost> batch) {
+    ForgetKernel(KernelArgument<Batch<ForgetParams, kMost>> batch) {
   const ForgetParams p = batch.of[blockIdx.y];
   if (blockIdx.x >= p.n_lanes) return;
   using Scan = cub::BlockScan<std::int32_t, kForgetThreads>;

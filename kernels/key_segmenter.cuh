@@ -138,7 +138,8 @@ __device__ inline void decide(const KeySegmenterParams& p, const KeyRound& round
 /// the step.
 template <class Key, KeySignal kSignal, std::int64_t kMost>
 __global__ void __launch_bounds__(kKeyThreads)
-    KeySegmenterKernel(const Batch<KeySegmenterParams, kMost> batch, std::int64_t channels) {
+    KeySegmenterKernel(KernelArgument<Batch<KeySegmenterParams, kMost>> batch,
+                       std::int64_t channels) {
   const KeySegmenterParams& p = batch.of[blockIdx.z];
   EPISODIC_SHARED(groups, double[kKeyAhead][kKeyWarps]);
   EPISODIC_SHARED(totals, double[kKeyAhead]);

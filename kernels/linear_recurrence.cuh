@@ -31,7 +31,7 @@ __device__ inline float recurrent_sigmoid_times(float gate, float x) {
 /// What the recurrence reads of each token: channels behind the convolution, decays and weights.
 template <class T, std::int64_t kMost>
 __global__ void __launch_bounds__(kRecurrenceThreads)
-    RecurrenceInputsKernel(const Batch<LinearRecurrenceParams, kMost> batch) {
+    RecurrenceInputsKernel(KernelArgument<Batch<LinearRecurrenceParams, kMost>> batch) {
   const LinearRecurrenceParams& p = batch.of[blockIdx.y];
   const auto values = static_cast<unsigned>(p.heads * p.value_dim);
   const unsigned channels = static_cast<unsigned>(2 * p.key_heads * p.key_dim) + values;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kRecurrenceThreads)
 /// kRecurrenceSlices-th row of one column, and reads back what it wrote itself.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kRecurrenceThreads)
-    RecurrenceKernel(const Batch<LinearRecurrenceParams, kMost> batch) {
+    RecurrenceKernel(KernelArgument<Batch<LinearRecurrenceParams, kMost>> batch) {
   EPISODIC_DYNAMIC_SHARED(shared);
   EPISODIC_SHARED(partial, float[kRecurrenceSlices][kRecurrentColumns]);
   EPISODIC_SHARED(factor, float[2]);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kRecurrenceThreads)
 /// A block: the norm of a head's values, or of those of one key head.
 template <class T, std::int64_t kMost>
 __global__ void __launch_bounds__(kRecurrenceNormThreads)
-    RecurrenceNormKernel(const Batch<LinearRecurrenceParams, kMost> batch) {
+    RecurrenceNormKernel(KernelArgument<Batch<LinearRecurrenceParams, kMost>> batch) {
   const LinearRecurrenceParams& p = batch.of[blockIdx.y];
   const std::int64_t values = p.heads * p.value_dim;
   const std::int64_t width = p.delta ? p.value_dim : values / p.key_heads;

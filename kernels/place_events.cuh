@@ -16,7 +16,7 @@ inline constexpr int kPlaceThreads = 256;
 /// The grid's y is sequences.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kPlaceThreads)
-    PlaceKernel(const Batch<PlaceEventsParams, kMost> batch) {
+    PlaceKernel(KernelArgument<Batch<PlaceEventsParams, kMost>> batch) {
   const PlaceEventsParams& p = batch.of[blockIdx.y];
   const std::int64_t table = blockIdx.x;
   const std::int64_t timeline = p.of_each && p.maybe_timeline ? p.maybe_timeline[table] : table;

@@ -882,7 +882,7 @@ __device__ inline void bound_all(const RecallParams& p, const RecallLane& own, c
 /// Rows of the grid are lanes. All blocks bound the scores by codes.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kSelectThreads)
-    BoundEventsKernel(const Batch<RecallArgs, kMost> batch) {
+    BoundEventsKernel(KernelArgument<Batch<RecallArgs, kMost>> batch) {
   await_launch_before();
   const RecallArgs& a = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);
@@ -944,7 +944,7 @@ __device__ inline void score_candidates(const RecallParams& p, const RecallLane&
 /// rows of what it selected. \tparam kEach by the individual representatives
 template <class T, bool kEach, std::int64_t kMost>
 __global__ void __launch_bounds__(kSelectThreads)
-    RecallKernel(const Batch<RecallArgs, kMost> batch) {
+    RecallKernel(KernelArgument<Batch<RecallArgs, kMost>> batch) {
   await_launch_before();
   const RecallArgs& a = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);

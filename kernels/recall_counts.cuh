@@ -16,7 +16,7 @@ inline constexpr int kCountThreads = 128;
 /// whose order does not show, and one number of a step.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kCountThreads)
-    CountRecallsKernel(const Batch<RecallCountsParams, kMost> batch) {
+    CountRecallsKernel(KernelArgument<Batch<RecallCountsParams, kMost>> batch) {
   const RecallCountsParams& p = batch.of[blockIdx.y];
   const LaneLists lane = p.lanes[blockIdx.x];
   const std::int32_t size = lane.sizes[2];

@@ -459,7 +459,7 @@ struct RefineArgs {
 /// One block per timeline, the grid's y for sequences: the step's flags from left to right.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kChooseThreads)
-    RefineKernel(const Batch<RefineArgs, kMost> batch) {
+    RefineKernel(KernelArgument<Batch<RefineArgs, kMost>> batch) {
   EPISODIC_SHARED(storage, ChooseStorage);
   const RefineParams& p = batch.of[blockIdx.y].p;
   const RefineWorkspace& all = batch.of[blockIdx.y].w;
@@ -515,7 +515,7 @@ __global__ void __launch_bounds__(kChooseThreads)
 /// Without an objective: one block per timeline, the grid's y for sequences, copies its flags.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kChooseThreads, 4)
-    KeepFlagsKernel(const Batch<RefineParams, kMost> batch) {
+    KeepFlagsKernel(KernelArgument<Batch<RefineParams, kMost>> batch) {
   EPISODIC_SHARED(storage, typename ChooseLatest::TempStorage);
   const RefineParams& p = batch.of[blockIdx.y];
   if (blockIdx.x >= p.n_timelines) return;

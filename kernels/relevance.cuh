@@ -22,7 +22,7 @@ inline constexpr int kHeadsPerBlock = 4;  // a warp for each query head of an ev
 /// One thread for kPack heads of a local token, a row of the grid for a layer.
 template <int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kRelevanceThreads)
-    CommitRelevanceKernel(const Batch<RelevanceParams, kMost> batch) {
+    CommitRelevanceKernel(KernelArgument<Batch<RelevanceParams, kMost>> batch) {
   const RelevanceParams& p = batch.of[blockIdx.z];
   const std::int64_t first = *p.first_position;
   const std::int64_t local = first + 1 - p.n_local > 0 ? first + 1 - p.n_local : 0;
@@ -103,7 +103,7 @@ __device__ inline Ranked last_chosen(const HeadRelevance& relevance, std::int32_
 /// One warp for a query head of a closed event, a row of the grid for a layer.
 template <class Key, class Repr, std::int64_t kMost>
 __global__ void __launch_bounds__(kHeadsPerBlock* kWarpSize)
-    SelectRepresentativesKernel(const Batch<RepresentativeParams, kMost> batch) {
+    SelectRepresentativesKernel(KernelArgument<Batch<RepresentativeParams, kMost>> batch) {
   const RepresentativeParams& p = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);  // [warps, n_repr] chosen tokens, in order of time
   const auto lane = static_cast<std::int32_t>(threadIdx.x % kWarpSize);
@@ -161,7 +161,7 @@ inline constexpr int kUnitThreads = 256;
 /// One block for a closed event, a row of the grid for a layer.
 template <class Repr, std::int64_t kMost>
 __global__ void __launch_bounds__(kUnitThreads)
-    UnitLengthKernel(const Batch<RepresentativeParams, kMost> batch) {
+    UnitLengthKernel(KernelArgument<Batch<RepresentativeParams, kMost>> batch) {
   const RepresentativeParams& p = batch.of[blockIdx.z];
   using Reduce = cub::BlockReduce<double, kUnitThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);

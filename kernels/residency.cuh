@@ -19,7 +19,7 @@ inline constexpr int kResidencyThreads = 256;
 /// One block a sequence, so that the list keeps the order of the recalled events.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kResidencyThreads)
-    TouchEventsKernel(const Batch<TouchParams, kMost> batch) {
+    TouchEventsKernel(KernelArgument<Batch<TouchParams, kMost>> batch) {
   const TouchParams p = batch.of[blockIdx.x];
   using Scan = cub::BlockScan<std::int32_t, kResidencyThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);
@@ -63,7 +63,7 @@ struct SlotState {
 /// and none is sorted.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kResidencyThreads)
-    ChooseVictimsKernel(const Batch<VictimParams, kMost> batch) {
+    ChooseVictimsKernel(KernelArgument<Batch<VictimParams, kMost>> batch) {
   const VictimParams p = batch.of[blockIdx.y];
   EPISODIC_SHARED(states, SlotState[kResidencyThreads]);
   const std::int64_t since = *p.since;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kResidencyThreads)
 /// Rows of the grid are sequences. The victims are none of the missing: those have no slot.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kResidencyThreads)
-    OccupySlotsKernel(const Batch<OccupyParams, kMost> batch) {
+    OccupySlotsKernel(KernelArgument<Batch<OccupyParams, kMost>> batch) {
   const OccupyParams p = batch.of[blockIdx.y];
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kResidencyThreads;
   const std::int64_t given = *p.n_given, leaving = *p.n_victims;

@@ -45,7 +45,7 @@ __device__ inline RecallTopParams of_lane(RecallTopParams p, std::int64_t lane) 
 /// memory.
 template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kEventScoreThreads)
-    ScoreEventsKernel(const Batch<EventScoreParams, kMost> batch) {
+    ScoreEventsKernel(KernelArgument<Batch<EventScoreParams, kMost>> batch) {
   const EventScoreParams& p = batch.of[blockIdx.z];
   EPISODIC_DYNAMIC_SHARED(bytes);  // [width] the query
   auto* const query = reinterpret_cast<float*>(bytes);
@@ -155,7 +155,7 @@ __device__ inline std::int32_t append_to_list(typename Scan::TempStorage& storag
 /// One block a lane, y: sequences: marks the top_k, then lists those and their neighbours.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kRecallTopThreads)
-    RecallTopKernel(const Batch<RecallTopParams, kMost> batch) {
+    RecallTopKernel(KernelArgument<Batch<RecallTopParams, kMost>> batch) {
   const RecallTopParams p = of_lane(batch.of[blockIdx.y], blockIdx.x);
   using Scan = cub::BlockScan<std::int32_t, kRecallTopThreads>;
   EPISODIC_SHARED(storage, typename Scan::TempStorage);

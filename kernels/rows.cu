@@ -11,7 +11,7 @@ namespace episodic::kernels {
 /// Blocks x: lanes, y: sequences.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kRowsThreads)
-    RowsKernel(const Batch<RowsParams, kMost> batch, int element) {
+    RowsKernel(KernelArgument<Batch<RowsParams, kMost>> batch, int element) {
   EPISODIC_SHARED(shared, RowsShared);
   write_rows(batch.of[blockIdx.y], blockIdx.x, element, shared);
 }

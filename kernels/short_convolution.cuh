@@ -18,7 +18,7 @@ inline constexpr int kConvolutionThreads = 256;
 /// no thread waits for another; u of tokens before them comes from the ring.
 template <class T, std::int64_t kMost>
 __global__ void __launch_bounds__(kConvolutionThreads)
-    ShortConvolutionKernel(const Batch<ShortConvolutionParams, kMost> batch) {
+    ShortConvolutionKernel(KernelArgument<Batch<ShortConvolutionParams, kMost>> batch) {
   const ShortConvolutionParams& p = batch.of[blockIdx.y];
   const auto width = static_cast<unsigned>(p.width);
   const unsigned items = static_cast<unsigned>(p.n) * width;

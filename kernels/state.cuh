@@ -22,7 +22,7 @@ __device__ inline float of_both(float share_a, float a, float share_b, float b) 
 /// A warp a row, y: sequences.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kMergeStateThreads)
-    MergeStatesKernel(const Batch<MergeStatesParams, kMost> batch) {
+    MergeStatesKernel(KernelArgument<Batch<MergeStatesParams, kMost>> batch) {
   const MergeStatesParams& p = batch.of[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kStatesPerBlock;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kMergeStateThreads)
 /// A thread an element of the sums, then of the masses; y: sequences.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kMergeStateThreads)
-    RescaleSumsKernel(const Batch<RescaleSumsParams, kMost> batch) {
+    RescaleSumsKernel(KernelArgument<Batch<RescaleSumsParams, kMost>> batch) {
   const RescaleSumsParams& p = batch.of[blockIdx.y];
   const std::int64_t sums = p.n_keys * p.n_heads, count = sums + p.n_events * p.n_heads;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kMergeStateThreads;

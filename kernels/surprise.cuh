@@ -76,7 +76,7 @@ struct MergeSoftmax {
 /// is sequences.
 template <class Logit, std::int64_t kMost>
 __global__ void __launch_bounds__(kSurpriseThreads)
-    SurpriseKernel(const Batch<SurpriseParams, kMost> batch) {
+    SurpriseKernel(KernelArgument<Batch<SurpriseParams, kMost>> batch) {
   const SurpriseParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kSurpriseThreads)
 /// The same, of a piece.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kSurpriseThreads)
-    SurprisePieceKernel(const Batch<SurprisePieceParams, kMost> batch) {
+    SurprisePieceKernel(KernelArgument<Batch<SurprisePieceParams, kMost>> batch) {
   const SurprisePieceParams& p = batch.of[blockIdx.y];
   using Reduce = cub::BlockReduce<OnlineSoftmax, kSurpriseThreads>;
   EPISODIC_SHARED(storage, typename Reduce::TempStorage);

@@ -118,7 +118,7 @@ __device__ inline void stage_surprise(const ThresholdParams& p, std::int64_t fir
 /// shared memory (is_staged), whose indices are of 32 bits
 template <bool kStaged, std::int64_t kMost>
 __global__ void __launch_bounds__(kThresholdThreads)
-    ThresholdKernel(const Batch<ThresholdParams, kMost> batch) {
+    ThresholdKernel(KernelArgument<Batch<ThresholdParams, kMost>> batch) {
   const ThresholdParams& p = batch.of[blockIdx.y];
   const std::int64_t first = p.state->tokens;
   const int lane = static_cast<int>(threadIdx.x) % kThresholdLanes;

@@ -25,7 +25,7 @@ struct TurnBackArgs {
 /// sequences.
 template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kTurnBackThreads)
-    TurnBackKernel(const Batch<TurnBackArgs, kMost> batch) {
+    TurnBackKernel(KernelArgument<Batch<TurnBackArgs, kMost>> batch) {
   const TurnBackParams& p = batch.of[blockIdx.y].p;
   const float back = batch.of[blockIdx.y].back;
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_heads);

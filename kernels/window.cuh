@@ -24,7 +24,7 @@ inline constexpr int kWindowThreads = 256;
 /// value's.
 template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    AppendWindowKernel(const Batch<AppendParams, kMost> batch) {
+    AppendWindowKernel(KernelArgument<Batch<AppendParams, kMost>> batch) {
   const AppendParams& p = batch.of[blockIdx.y];
   const auto d = static_cast<unsigned>(p.head_dim), heads = static_cast<unsigned>(p.n_kv_heads);
   const auto half = static_cast<unsigned>(p.rotary_dim / 2);
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kWindowThreads)
 /// that both round the same numbers.
 template <std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    RotaryAnglesKernel(const Batch<RotaryAnglesParams, kMost> batch) {
+    RotaryAnglesKernel(KernelArgument<Batch<RotaryAnglesParams, kMost>> batch) {
   const RotaryAnglesParams& p = batch.of[blockIdx.y];
   constexpr std::int64_t kAnchor = 64;
   const std::int64_t first = *p.first_position, count = p.n * p.n_frequencies;
@@ -174,7 +174,7 @@ __device__ inline void turn_heads(const MeanQueryParams& p, const Row* rows,
 /// tiles makes the mean of the heads in them.
 template <class T, int kPack, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads, 4)
-    SumQueriesKernel(const Batch<MeanQueryArgs, kMost> batch) {
+    SumQueriesKernel(KernelArgument<Batch<MeanQueryArgs, kMost>> batch) {
   const MeanQueryArgs& a = batch.of[blockIdx.y];
   const T* const q = static_cast<const T*>(a.p.q);
   double* const partial = static_cast<double*>(a.p.workspace);
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kWindowThreads, 4)
 /// The mean of rows that are the queries themselves, where they are few, or the splits' sums.
 template <class Row, std::int64_t kMost>
 __global__ void __launch_bounds__(kWindowThreads)
-    TurnMeanKernel(const Batch<MeanQueryArgs, kMost> batch) {
+    TurnMeanKernel(KernelArgument<Batch<MeanQueryArgs, kMost>> batch) {
   const MeanQueryArgs& a = batch.of[blockIdx.y];
   turn_heads(a.p, static_cast<const Row*>(a.rows), a.row_stride, a.n_rows, 0, a.p.n_heads,
              static_cast<std::int64_t>(blockIdx.x) * kWindowThreads + threadIdx.x,

@@ -20,6 +20,7 @@ ROOMS = {
     "base": [],
     "group": ["base"],
     "mpi": ["base", "group"],
+    "c10d": ["base", "group"],
     "cpu": ["base"],
     "timeline": ["base", "cpu", "group"],
     "attention": ["base", "cpu"],

@@ -75,10 +75,12 @@ template <class... Params, class... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
             cudaStream_t stream, const Args&... args) {
   const OwnWork own;
-  static_cast<void>(
-      run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
-          [kernel, values = std::tuple<Params...>(args...)] { std::apply(kernel, values); }));
-  if (Listener<Params...>::heard) Listener<Params...>::heard(args...);
+  static_cast<void>(run(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
+                        [kernel, values = std::tuple<std::decay_t<Params>...>(args...)] {
+                          std::apply(kernel, values);
+                        }));
+  using Heard = Listener<std::decay_t<Params>...>;
+  if (Heard::heard) Heard::heard(args...);
 }
 
 template <class T>
