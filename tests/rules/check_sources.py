@@ -53,7 +53,7 @@ BEHIND_HEADERS = {
     "benchmarks/bench_store.cpp": {"store"},                 # reads the raw medium by the store's engines
     "benchmarks/memoria_sorting.cpp": {"training"},          # its optimizer
 }
-TORCH_ROOMS = {"torch_slots", "training", "device_torch", "torch_ops"}
+TORCH_ROOMS = {"c10d", "torch_slots", "training", "device_torch", "torch_ops"}
 
 
 def sources(root, folders=FOLDERS, suffixes=CODE):
