@@ -6,6 +6,9 @@
 
 #include "episodic/base/error.hpp"
 #include "episodic/model/memory_settings.hpp"
+#if EPISODIC_REDIS
+#include "episodic/redis/redis_tier.hpp"
+#endif
 
 namespace episodic::c {
 namespace {
@@ -21,6 +24,14 @@ constexpr std::pair<std::int32_t, const char*> kOwnCodes[] = {
     {EPISODIC_NO_MEMORY, "no_memory"},
     {EPISODIC_INTERNAL, "internal"},
 };
+
+/// Once, before any memory is opened: where one may lie.
+void add_schemes() {
+#if EPISODIC_REDIS
+  static const bool added = (add_redis_scheme(), true);
+  static_cast<void>(added);
+#endif
+}
 
 }  // namespace
 
@@ -48,6 +59,7 @@ std::int32_t code_of_current(std::string& message) {
 std::int32_t call(const std::function<void()>& body) noexcept {
   try {
     try {
+      add_schemes();
       body();
       return EPISODIC_OK;
     } catch (...) {

@@ -67,11 +67,12 @@ struct Decoder::Impl {
 
   /// Adds a block's last product to the residual stream, through the norm behind it, if it has one.
   /// In a group a rank multiplies by its columns, and the products of all ranks are added up.
+  /// \param divided among ranks; else each has the whole product
   void add_to_stream(const Linear& w, const float* x, const DecoderNorm& norm, std::int64_t first,
-                     std::int64_t n, Cut cut) {
+                     std::int64_t n, Cut cut, bool divided = true) {
     float* hidden = step.hidden.from(first);
     const auto multiplier = static_cast<float>(config().residual_multiplier);
-    Group* const group = weights->group.get();
+    Group* const group = divided ? weights->group.get() : nullptr;
     const bool directly = !group && norm.empty() && multiplier == 1.0f;
     // a parallel block still reads what is in `normed`
     float* to = directly ? hidden : group ? step.partial.from(first) : step.normed.from(first);
@@ -105,11 +106,11 @@ struct Decoder::Impl {
     if (spec.output_gate) step.gate_attended(spec, first, n);
     const float* given = spec.latent ? latent_values(spec.latent, w.latent, first, n, cut, step)
                                      : mixed(l).from(first);
-    add_to_stream(w.o, given, w.attended_norm, first, n, cut);
+    add_to_stream(w.o, given, w.attended_norm, first, n, cut, spec.mixer == Mixer::attention);
     // a parallel block reads what attention read, which is still there
     const float* x = spec.parallel ? step.normed.from(first) : read_stream(w.feed_norm, first, n);
     if (spec.mixture && !spec.dense_beside)
-      return add_mixture(config(), l, w, x, first, n, mixture, step);
+      return add_mixture(config(), l, w, x, first, n, mixture, step, weights->group.get());
     float* gate = step.gate.from(first);
     float* up = step.up.from(first);
     const Product both[] = {{&w.gate, x, gate}, {&w.up, x, up}}, alone[] = {{&w.up, x, gate}};
@@ -119,7 +120,7 @@ struct Decoder::Impl {
       step.multiply(first, n, alone, cut);
     activate(spec, w.xielu, gate, up, n * spec.intermediate_size);
     if (spec.dense_beside)
-      add_beside_mixture(config(), l, w, gate, first, n, cut, mixture, step);
+      add_beside_mixture(config(), l, w, gate, first, n, cut, mixture, step, weights->group.get());
     else
       add_to_stream(w.down, gate, w.fed_norm, first, n, cut);
     if (config().per_layer_width > 0) add_own_input(l, first, n, cut);

@@ -130,11 +130,15 @@ class MixturePlanner {
     bias(Role::expert_down, names_.down, e, hidden_);
   }
 
-  /// A row of [experts, rows], which has the name of the weights.
+  /// Under the name of the weights: an expert's own, or a row of [experts, rows].
   void bias(Role role, const char* weights, std::int64_t e, std::int64_t rows) {
     std::string name = name_of_expert(weights, e);
+    const bool own = name != weights;
     name.replace(name.rfind('.'), std::string::npos, ".bias");
-    to_.push_back({role, layer_, true, prefix_ + name, {s_.experts, rows}, e, 1, 0, e});
+    if (own)
+      to_.push_back({role, layer_, true, prefix_ + name, {rows}, 0, rows, 0, e});
+    else
+      to_.push_back({role, layer_, true, prefix_ + name, {s_.experts, rows}, e, 1, 0, e});
   }
 
   /// Part `number` of the `of` parts that an expert's rows in a tensor are.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,7 @@ namespace {
 
 void require_divided(const ModelConfig& c, std::int64_t l) {
   const LayerSpec& s = c.layers[static_cast<std::size_t>(l)];
-  if (s.mixer != Mixer::attention) refuse_layer(l, "has a state in place of attention");
   if (s.latent) refuse_layer(l, "has latent attention");
-  if (s.mixture) refuse_layer(l, "is a mixture of experts");
   if (s.qk_norm == QkNorm::row) refuse_layer(l, "has a norm over the queries of all heads");
   if (s.keys_of >= 0) refuse_layer(l, "attends to the keys of another layer");
   if (c.per_layer_width > 0) refuse_layer(l, "has an input of its own");
@@ -84,22 +83,24 @@ class ShareOfTensors final : public TensorSource {
 class Slicer {
  public:
   Slicer(const PlannedWeights& whole, int rank, int ranks, ShareOfTensors& to)
-      : whole_(whole), rank_(rank), ranks_(ranks), to_(to) {}
+      : whole_(whole), rank_(rank), ranks_(ranks), to_(to) {
+    for (const WeightEntry& e : whole.entries()) names_[key_of(e)] = &e.tensor;
+  }
 
   /// \param part as the rank's plan has it
   void cut(const WeightEntry& part) {
-    const WeightView view = whole_.at(part.role, part.layer, part.bias);
+    const WeightView view =
+        part.expert < 0 ? whole_.at(part.role, part.layer, part.bias)
+                        : whole_.of_expert(part.role, part.layer, part.expert, part.bias);
+    const std::int64_t rows = part.rows, columns = part.columns(), numbers = rows * columns;
     StoredTensor t{part.tensor, view.type, part.tensor_shape, view.data,
-                   view.rows * view.row_bytes()};
-    const std::int64_t rows = part.rows, columns = part.columns();
-    if (columns != view.columns) {
-      t.data = columns_of(part, view, columns);
-      t.bytes = rows * columns / block_elements(view.type) * block_bytes(view.type);
-    } else if (rows != view.rows) {
-      t.data = view.data + rank_ * rows * view.row_bytes();
-      t.bytes = rows * view.row_bytes();
-    } else if (part.bias && (part.role == WeightRole::o || part.role == WeightRole::down) &&
-               rank_ > 0) {
+                   numbers / block_elements(view.type) * block_bytes(view.type)};
+    if (numbers != view.rows * view.columns) {
+      if (part.bias || columns == view.columns)
+        t.data += rank_ * t.bytes;  // its rows, in one piece
+      else
+        t.data = columns_of(part, view, columns);
+    } else if (part.bias && added_up(part.role) && rank_ > 0) {
       std::byte* const zeros = to_.room(t.bytes);  // it is added once
       std::memset(zeros, 0, static_cast<std::size_t>(t.bytes));
       t.data = zeros;
@@ -108,6 +109,11 @@ class Slicer {
   }
 
  private:
+  /// Whether the products of all ranks are.
+  static bool added_up(WeightRole role) {
+    return role == WeightRole::o || role == WeightRole::down || role == WeightRole::expert_down;
+  }
+
   const std::byte* columns_of(const WeightEntry& part, const WeightView& view,
                               std::int64_t columns) {
     const std::int64_t block = block_elements(view.type);
@@ -128,19 +134,15 @@ class Slicer {
   }
 
   /// Name of the tensor of the whole that has the weight.
-  const std::string& tensor_of(const WeightEntry& part) const {
-    const auto& all = whole_.entries();
-    return std::find_if(all.begin(), all.end(),
-                        [&](const WeightEntry& e) {
-                          return e.role == part.role && e.layer == part.layer &&
-                                 e.bias == part.bias;
-                        })
-        ->tensor;
-  }
+  const std::string& tensor_of(const WeightEntry& part) const { return *names_.at(key_of(part)); }
+
+  using Key = std::tuple<std::int64_t, std::int64_t, WeightRole, bool>;
+  static Key key_of(const WeightEntry& e) { return {e.layer, e.expert, e.role, e.bias}; }
 
   const PlannedWeights& whole_;
   int rank_, ranks_;
   ShareOfTensors& to_;
+  std::map<Key, const std::string*> names_;
 };
 
 }  // namespace
@@ -152,9 +154,18 @@ ModelConfig share_of(const ModelConfig& whole, int rank, int ranks) {
     require_divided(c, l);
     LayerSpec& s = c.layers[static_cast<std::size_t>(l)];
     // whole query groups: a rank has the key/value heads of its queries
-    s.n_kv_heads = divided(s.n_kv_heads, ranks, l, "key/value heads");
-    s.n_heads = divided(s.n_heads, ranks, l, "query heads");
-    s.intermediate_size = divided(s.intermediate_size, ranks, l, "feed-forward channels");
+    if (s.mixer == Mixer::attention) {  // what stands in its place is whole on every rank
+      s.n_kv_heads = divided(s.n_kv_heads, ranks, l, "key/value heads");
+      s.n_heads = divided(s.n_heads, ranks, l, "query heads");
+    }
+    if (!s.mixture || s.dense_beside)
+      s.intermediate_size = divided(s.intermediate_size, ranks, l, "feed-forward channels");
+    if (s.mixture) {
+      s.mixture.width = divided(s.mixture.width, ranks, l, "channels of an expert");
+      s.mixture.shared_width =
+          divided(s.mixture.shared_width, ranks, l, "channels of the shared expert");
+      s.mixture.tensors = MixtureTensors::qwen;
+    }
     s.fused_qkv = s.fused_gate_up = false;  // each part is a tensor of its own
   }
   c.n_heads /= ranks;

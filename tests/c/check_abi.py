@@ -10,8 +10,8 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-SYSTEM = re.compile(r"lib(episodic|episodic_core|c|m|stdc\+\+|gcc_s|gomp|pthread|dl|rt|faiss.*|openblas|blas|lapack|gfortran|quadmath|fmt|"
-                    r"pcre2-8|utf8proc|uring|[alt]san|ubsan|cudart|cublas|cublasLt)\.so|ld-linux")
+SYSTEM = re.compile(r"lib(episodic|episodic_core|episodic_redis|c|m|stdc\+\+|gcc_s|gomp|pthread|dl|rt|faiss.*|openblas|blas|lapack|gfortran|quadmath|fmt|"
+                    r"pcre2-8|utf8proc|uring|hiredis|[alt]san|ubsan|cudart|cublas|cublasLt)\.so|ld-linux")
 
 
 def run(*command):

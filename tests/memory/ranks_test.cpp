@@ -10,6 +10,7 @@
 #include <set>
 
 #include "episodic/base/error.hpp"
+#include "episodic/base/rules/refinement.hpp"
 #include "episodic/memory/host_memory.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "support/ranks.hpp"
@@ -91,7 +92,7 @@ std::vector<float> part(const std::vector<float>& x, std::int64_t all, std::int6
 /// What a memory makes of a step.
 struct Made {
   std::vector<std::vector<float>> out;                       // [n, heads, d] of each layer
-  std::vector<std::vector<std::uint8_t>> boundaries;         // of each scope
+  std::vector<std::vector<std::uint8_t>> raw, boundaries;    // of each scope
   std::vector<std::vector<EventId>> similarity, contiguity;  // of each lane
 };
 
@@ -108,8 +109,10 @@ Made step(HostMemory& memory, std::int64_t first, std::int64_t n, int rank, int 
                   part(text().v[at], kKvHeads, first, n, rank, ranks).data(), out.data());
   }
   memory.end_step(text().surprise.data() + first);
-  for (std::int64_t s = 0; s < memory.scopes(); ++s)
+  for (std::int64_t s = 0; s < memory.scopes(); ++s) {
+    made.raw.push_back(memory.last_step(s).raw_boundaries);
     made.boundaries.push_back(memory.last_step(s).final_boundaries);
+  }
   for (std::int64_t lane = 0; lane < memory.lanes(); ++lane) {
     made.similarity.push_back(memory.recalled(lane).similarity());
     made.contiguity.push_back(memory.recalled(lane).contiguity());
@@ -153,6 +156,34 @@ Whole in_one_process(const MemoryConfig& config) {
   for (std::int64_t s = 0; s < memory.scopes(); ++s)
     whole.events.push_back(events_of(memory.events(s)));
   return whole;
+}
+
+/// How many places each boundary of a scope could have moved to, where there was more than one to
+/// be looked at (docs/parallel.md).
+std::vector<std::int64_t> splits_of(const Whole& whole, const MemoryConfig& config) {
+  std::vector<std::int64_t> splits;
+  std::int64_t last = -1, last_in_previous = -1, first = 0;
+  for (const Made& made : whole.steps) {
+    const auto n = static_cast<std::int64_t>(made.raw[0].size());
+    const std::int64_t low = std::max(config.n_init, last_in_previous >= 0 ? last_in_previous : first);
+    std::int64_t last_in_step = -1, placed = 0;  // of the final ones, which stand in the same order
+    for (std::int64_t b = first; b < first + n; ++b) {
+      const std::int64_t a = last >= 0 ? last : config.n_init;
+      if (!made.raw[0][static_cast<std::size_t>(b - first)] || b - a < config.min_block) continue;
+      if (b - a > config.min_block) {
+        const auto w = rules::boundary_window(a, b, low, first + n, first, config.min_block);
+        if (w.from <= b) splits.push_back(b - w.from + 1);
+      }
+      const auto& final = made.boundaries[0];
+      const auto at = std::find(final.begin() + placed, final.end(), std::uint8_t{1});
+      require(at != final.end(), "a boundary went");
+      placed = at - final.begin() + 1;
+      last = last_in_step = first + placed - 1;
+    }
+    last_in_previous = last_in_step;
+    first += n;
+  }
+  return splits;
 }
 
 /// The ranks' memories against the one of all heads.
@@ -215,13 +246,18 @@ void compare(const MemoryConfig& config, int ranks, bool disturb = false) {
       require(events_of(memory.events(s)) == whole.events[static_cast<std::size_t>(there)],
               "other events");
     }
-    if (config.refine != Refinement::none || disturb) return;
-    // the scores of each recall, and nothing else
-    std::int64_t bytes = 0;
+    if (disturb || (config.refine != Refinement::none && config.scope == EventScope::head)) return;
+    // the scores of each recall, prefix products of each boundary, and nothing else
+    std::int64_t bytes = 0, refined = 0;
+    if (config.refine != Refinement::none)
+      for (const std::int64_t n : splits_of(whole, config))
+        refined += Group::sum_bytes(3 * n, 8, ranks, rank);
+    require(config.refine == Refinement::none || refined > 0, "nothing was refined");
+    bytes += refined;
     if (shape.recall_together)
       for (const std::int64_t n : whole.scored) bytes += Group::sum_bytes(n, 4, ranks, rank);
     require(group->counters().bytes == bytes, "other bytes");
-    require(!shape.recall_together || bytes > 0, "nothing was recalled");
+    require(!shape.recall_together || bytes > refined, "nothing was recalled");
   });
 }
 

@@ -209,10 +209,16 @@ TEST_CASE("tensor parallel: every family gives its logits on 2 ranks, or is refu
   }
   for (const char* name :
        {"llama3", "mistral_window", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "glm4",
-        "starcoder2", "stablelm_parallel", "smollm3", "nemotron", "exaone4", "apertus"})
+        "starcoder2", "stablelm_parallel", "smollm3", "nemotron", "exaone4", "apertus",
+        // mixtures, with shared experts, biases and sinks; states in place of attention
+        "mixtral", "qwen2_moe", "qwen3_moe", "granitemoeshared", "gpt_oss", "lfm2", "qwen3_5"}) {
+    INFO(name);
     CHECK(computed.count(name) == 1);
-  for (const char* name : {"mixtral", "olmo2", "lfm2", "deepseek_v3", "granite4", "cohere"})
+  }
+  for (const char* name : {"olmo2", "olmoe", "deepseek_v3", "cohere"}) {
+    INFO(name);
     CHECK(refused.count(name) == 1);
+  }
 }
 
 TEST_CASE("tensor parallel: boundaries, events and recall lists are those of one process") {
@@ -228,6 +234,15 @@ TEST_CASE("tensor parallel: boundaries, events and recall lists are those of one
 
 TEST_CASE("tensor parallel: sliding layers beside a memory") {
   for (const char* family : {"gemma3", "gemma2"}) {
+    const fs::path dir = kFamilies / family;
+    const ModelConfig config = load_model_config(dir);
+    INFO(family);
+    compare_memories(dir, 2, memory_config(R"(, "refine": "modularity")"), config.vocab_size);
+  }
+}
+
+TEST_CASE("tensor parallel: mixtures and states in place of attention beside a memory") {
+  for (const char* family : {"mixtral", "gpt_oss", "lfm2"}) {
     const fs::path dir = kFamilies / family;
     const ModelConfig config = load_model_config(dir);
     INFO(family);

@@ -40,7 +40,7 @@ ROOMS = {
     "session": ["base", "group", "timeline", "attention", "recall", "store", "memory", "text", "grammar", "model"],
     "training": ["base", "timeline", "attention", "recall", "memory", "text", "model", "session"],
     "server": ["base", "memory", "text", "grammar", "timeline", "model", "session", "store"],
-    "c": ["base", "attention", "timeline", "memory", "text", "model", "session", "device"],
+    "c": ["base", "attention", "timeline", "memory", "text", "model", "session", "device", "redis"],
 }
 # Headers of the programs (src/tools) that benchmarks share with them: flags, files, progress, plots.
 SHARED_WITH_BENCHMARKS = {"common.hpp", "csv.hpp", "engines.hpp", "flags.hpp", "hidden_facts.hpp", "kept.hpp",

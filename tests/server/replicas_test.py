@@ -72,6 +72,15 @@ def killed_in_an_answer(server, conversation):
         server.kill()
 
 
+def check_python(model, place):
+    """The Python package over the build's library opens the same memory."""
+    if "EPISODIC_C_LIBRARY" not in os.environ:
+        return
+    script = f"import episodic; print(episodic.load({str(model)!r}).open({place!r}, write=False).tokens)"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert said.returncode == 0 and int(said.stdout) > 0, said
+
+
 def main():
     program = pathlib.Path(sys.argv[1]).resolve()
     store = shutil.which("redis-server") or shutil.which("valkey-server")
@@ -124,6 +133,7 @@ def main():
             assert text_of(respond(servers[1], said[3], previous_response_id=chain)) == wanted[3]
             for server in servers:
                 server.stop()
+            check_python(model, f"redis://127.0.0.1:{port}/{chain}.memory?cache={folder / 'three'}")
         finally:
             process.kill()
             process.wait()
