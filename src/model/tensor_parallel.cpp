@@ -89,9 +89,9 @@ class Slicer {
 
   /// \param part as the rank's plan has it
   void cut(const WeightEntry& part) {
-    const WeightView view =
-        part.expert < 0 ? whole_.at(part.role, part.layer, part.bias)
-                        : whole_.of_expert(part.role, part.layer, part.expert, part.bias);
+    const WeightView view = part.expert < 0
+                                ? whole_.at(part.role, part.layer, part.bias)
+                                : whole_.of_expert(part.role, part.layer, part.expert, part.bias);
     const std::int64_t rows = part.rows, columns = part.columns(), numbers = rows * columns;
     StoredTensor t{part.tensor, view.type, part.tensor_shape, view.data,
                    numbers / block_elements(view.type) * block_bytes(view.type)};

@@ -155,7 +155,8 @@ std::string Service::part_answer(const Request& request, const std::string& prom
                                         .begin = "",
                                         .thinking = format.begins_thinking(prompt),
                                         .parallel = request.parallel_tool_calls,
-                                        .part_reasoning = request.part_reasoning});
+                                        .part_reasoning = request.part_reasoning,
+                                        .tokenizer = &model_->tokenizer()});
   job.work.options.shown_tokens = format.shown_tokens(model_->tokenizer());
   if (may_call && request.tool_choice.kind == ToolChoice::Kind::required) {
     if (request.format)

@@ -165,7 +165,8 @@ std::vector<std::int64_t> splits_of(const Whole& whole, const MemoryConfig& conf
   std::int64_t last = -1, last_in_previous = -1, first = 0;
   for (const Made& made : whole.steps) {
     const auto n = static_cast<std::int64_t>(made.raw[0].size());
-    const std::int64_t low = std::max(config.n_init, last_in_previous >= 0 ? last_in_previous : first);
+    const std::int64_t low =
+        std::max(config.n_init, last_in_previous >= 0 ? last_in_previous : first);
     std::int64_t last_in_step = -1, placed = 0;  // of the final ones, which stand in the same order
     for (std::int64_t b = first; b < first + n; ++b) {
       const std::int64_t a = last >= 0 ? last : config.n_init;

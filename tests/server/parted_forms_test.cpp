@@ -207,7 +207,14 @@ json chat_with(const Running& running, const std::string& answer, json more = js
   const auto [status, said] = post(running, "/v1/chat/completions", body.dump());
   INFO(said.dump());
   REQUIRE(status == 200);
-  return said["choices"][0];
+  json choice = said["choices"][0];
+  choice["usage"] = said["usage"];
+  return choice;
+}
+
+/// Tokens of a text in an answer of the shipped model.
+std::int64_t tokens_of(Service& service, const std::string& text) {
+  return static_cast<std::int64_t>(encode_continuation(service.model().tokenizer(), text).size());
 }
 
 TEST_CASE("parted forms: a server parts answers without tools, and what is held is content") {
@@ -221,10 +228,15 @@ TEST_CASE("parted forms: a server parts answers without tools, and what is held 
     const json parted = chat_with(running, "<think>Hm.</think>\n\nYes.");
     CHECK(parted["message"]["content"] == "Yes.");
     CHECK(parted["message"]["reasoning_content"] == "Hm.");
+    const std::int64_t thought = parted["usage"]["completion_tokens_details"]["reasoning_tokens"];
+    CHECK(thought >= tokens_of(service, "Hm."));
+    CHECK(thought <= tokens_of(service, "<think>Hm.</think>"));
+    CHECK(parted["usage"]["completion_tokens"] > thought);
     const json whole =
         chat_with(running, "<think>Hm.</think>\n\nYes.", {{"reasoning_format", "none"}});
     CHECK(whole["message"]["content"] == "<think>Hm.</think>\n\nYes.");
     CHECK(!whole["message"].contains("reasoning_content"));
+    CHECK(whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0);
     // the prompt has begun a thought, which an answer that is held to a form has none of
     const json held =
         chat_with(running, "{}", {{"chat_template_kwargs", {{"enable_thinking", true}}}});

@@ -49,9 +49,10 @@ struct ToolUse {
   std::vector<Tool> tools;  ///< that it may call; may be none
   /// Of a forced call, or of an answer that is held to a form: stands at the end of the prompt.
   std::string begin = {};
-  bool thinking = false;       ///< the answer begins within what the model thinks
-  bool parallel = true;        ///< more than one call
-  bool part_reasoning = true;  ///< false: what the model thinks is content
+  bool thinking = false;                 ///< the answer begins within what the model thinks
+  bool parallel = true;                  ///< more than one call
+  bool part_reasoning = true;            ///< false: what the model thinks is content
+  const Tokenizer* tokenizer = nullptr;  ///< to count tokens of the parts; null: they are not
 
   /// Of an answer; it has read `begin`.
   ToolCallParser parser() const;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol/answer_calls.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/strict_json.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/text/tokenizer.hpp"
 
 namespace episodic::server {
 
@@ -31,6 +33,29 @@ std::vector<ToolCallEvent> AnswerCalls::push(std::string_view text) {
 
 std::vector<ToolCallEvent> AnswerCalls::finish() {
   return parser_ ? kept(parser_->finish()) : std::vector<ToolCallEvent>();
+}
+
+std::int64_t reasoning_tokens(const std::shared_ptr<const ToolUse>& use,
+                              std::span<const std::int64_t> ids) {
+  if (!use || !use->tokenizer) return 0;
+  AnswerCalls calls(use);
+  StreamDecoder decoder(*use->tokenizer, use->format.shown_tokens(*use->tokenizer));
+  std::int64_t thought = 0, untold = 0;  // tokens whose text no part has told of yet
+  const auto count = [&](const std::vector<ToolCallEvent>& events) {
+    if (events.empty()) return;
+    if (std::any_of(events.begin(), events.end(), [](const ToolCallEvent& e) {
+          return e.kind == ToolCallEvent::Kind::reasoning;
+        }))
+      thought += untold;
+    untold = 0;
+  };
+  for (const std::int64_t id : ids) {
+    ++untold;
+    count(calls.push(decoder.push(id)));
+  }
+  count(calls.push(decoder.finish()));
+  count(calls.finish());
+  return thought;
 }
 
 Json call_json(const std::string& id, const std::string& name, const Json& arguments) {

@@ -2,8 +2,10 @@
 #pragma once
 // The parts of an answer (thoughts, text, calls of tools), as each protocol's form is told of them.
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +37,11 @@ class AnswerCalls {
   std::optional<ToolCallParser> parser_;
   bool over_ = false;  // its one call is whole
 };
+
+/// Tokens of an answer that are what the model thought, with the marks before it. \param use null:
+/// nothing is parted
+std::int64_t reasoning_tokens(const std::shared_ptr<const ToolUse>& use,
+                              std::span<const std::int64_t> ids);
 
 /// A call in a message of a chat.
 Json call_json(const std::string& id, const std::string& name, const Json& arguments);

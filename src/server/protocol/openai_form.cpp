@@ -42,15 +42,19 @@ bool take_calls(std::shared_ptr<const ToolUse> use, const std::string& text, Jso
 
 }  // namespace
 
-Json OpenAiForm::usage(std::span<const Served> choices) {
-  std::int64_t written = 0;
-  for (const Served& served : choices)
+Json OpenAiForm::usage(std::span<const Served> choices) const {
+  std::int64_t written = 0, thought = 0;
+  for (const Served& served : choices) {
     written += static_cast<std::int64_t>(served.result.ids.size());
+    thought += reasoning_tokens(head_.tools, served.result.ids);
+  }
   const Served& first = choices.front();
-  return {{"prompt_tokens", first.prompt_tokens},
-          {"completion_tokens", written},
-          {"total_tokens", first.prompt_tokens + written},
-          {"prompt_tokens_details", {{"cached_tokens", first.reused_tokens}}}};
+  Json json{{"prompt_tokens", first.prompt_tokens},
+            {"completion_tokens", written},
+            {"total_tokens", first.prompt_tokens + written},
+            {"prompt_tokens_details", {{"cached_tokens", first.reused_tokens}}}};
+  if (chat()) json["completion_tokens_details"] = {{"reasoning_tokens", thought}};
+  return json;
 }
 
 Json OpenAiForm::head(bool part) const {

@@ -37,7 +37,7 @@ class OpenAiForm final : public AnswerForm {
   std::string end(std::span<const Served> choices) override;
   std::string failure(int status, const std::string& message) override;
 
-  static Json usage(std::span<const Served> choices);
+  Json usage(std::span<const Served> choices) const;
 
  private:
   bool chat() const { return head_.kind == RequestKind::chat; }

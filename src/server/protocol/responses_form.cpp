@@ -61,7 +61,8 @@ const Json& ResponsesForm::settle(const Served& served) {
   json["usage"] = {{"input_tokens", served.prompt_tokens},
                    {"input_tokens_details", {{"cached_tokens", served.reused_tokens}}},
                    {"output_tokens", written},
-                   {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                   {"output_tokens_details",
+                    {{"reasoning_tokens", reasoning_tokens(head_.tools, served.result.ids)}}},
                    {"total_tokens", served.prompt_tokens + written}};
   if (head_.recall) add_recalled(json, served);
   settled_ = std::move(json);
