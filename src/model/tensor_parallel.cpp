@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -93,6 +95,11 @@ class Slicer {
                                 ? whole_.at(part.role, part.layer, part.bias)
                                 : whole_.of_expert(part.role, part.layer, part.expert, part.bias);
     const std::int64_t rows = part.rows, columns = part.columns(), numbers = rows * columns;
+    if (numbers != elements_of(part.tensor_shape)) {
+      // Of several products in one tensor, which only those have that are whole on every rank.
+      to_.put(*whole_.source()->find(tensor_of(part)), tensor_of(part));
+      return;
+    }
     StoredTensor t{part.tensor, view.type, part.tensor_shape, view.data,
                    numbers / block_elements(view.type) * block_bytes(view.type)};
     if (numbers != view.rows * view.columns) {
@@ -109,6 +116,10 @@ class Slicer {
   }
 
  private:
+  static std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+
   /// Whether the products of all ranks are.
   static bool added_up(WeightRole role) {
     return role == WeightRole::o || role == WeightRole::down || role == WeightRole::expert_down;

@@ -211,7 +211,8 @@ TEST_CASE("tensor parallel: every family gives its logits on 2 ranks, or is refu
        {"llama3", "mistral_window", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "granite", "glm4",
         "starcoder2", "stablelm_parallel", "smollm3", "nemotron", "exaone4", "apertus",
         // mixtures, with shared experts, biases and sinks; states in place of attention
-        "mixtral", "qwen2_moe", "qwen3_moe", "granitemoeshared", "gpt_oss", "lfm2", "qwen3_5"}) {
+        "mixtral", "qwen2_moe", "qwen3_moe", "granitemoeshared", "gpt_oss", "lfm2", "qwen3_5",
+        "granite4_rope"}) {
     INFO(name);
     CHECK(computed.count(name) == 1);
   }
