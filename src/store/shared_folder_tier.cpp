@@ -203,7 +203,8 @@ class SharedFolderTier final : public BlockTier {
     std::vector<std::string> found;
     const io::Directory all = made(root_ / "memories");
     for (std::string& name : all.names())
-      if (!newest_in(all.path() / name, io::Kind::head, kHeadPrefix).bytes.empty())
+      if (const Found head = newest_file(all.path() / name, io::Kind::head, kHeadPrefix);
+          head.file && head.file.look().bytes > 0)
         found.push_back(std::move(name));
     return found;
   }
@@ -337,12 +338,22 @@ class SharedFolderTier final : public BlockTier {
   }
 
   Newest newest_in(const fs::path& folder, io::Kind kind, std::string_view prefix) const {
+    const Found found = newest_file(folder, kind, prefix);
+    if (!found.file) return {};
+    return {found.number, read_all(found.file), written(found.file)};
+  }
+
+  struct Found {
+    std::int64_t number = 0;
+    io::File file;
+  };
+  Found newest_file(const fs::path& folder, io::Kind kind, std::string_view prefix) const {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       const std::int64_t number = last_number(folder, prefix);
       if (number == 0) return {};
-      const io::File file = open_if_there(kind, folder / name_of(prefix, number));
-      if (!file) continue;  // the next one took its place meanwhile
-      return {number, read_all(file), written(file)};
+      io::File file = open_if_there(kind, folder / name_of(prefix, number));
+      if (file) return {number, std::move(file)};
+      // else the next one took its place meanwhile
     }
     throw FileError(fmt::format("{}: {} files go as soon as they are listed; try again later",
                                 folder.string(), prefix));
