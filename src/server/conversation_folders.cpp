@@ -66,9 +66,11 @@ class ConversationFolders final : public ConversationStore {
 
   void put_text(const std::string& id, const std::string& text, const Claim&) override {
     const fs::path file = file_of(id);
+    std::error_code error;
+    const bool is_new = !fs::exists(file, error);
     io::Directory(calls_, file.parent_path())
         .replace(io::Kind::manifest, file.filename().string(), text_bytes(text));
-    io::Directory(calls_, file.parent_path().parent_path()).sync();
+    if (is_new) io::Directory(calls_, file.parent_path().parent_path()).sync();
   }
 
   Claim begin(const std::string& id) override {
