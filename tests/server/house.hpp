@@ -100,6 +100,15 @@ inline json after(const json& response, const std::string& said) {
   return {{"previous_response_id", response["id"]}, {"input", said}};
 }
 
+/// A turn of a conversation that streams until its client leaves.
+inline json endless_turn(const std::string& conversation) {
+  return {{"conversation", conversation},
+          {"input", "The"},
+          {"max_output_tokens", 2'000'000'000},
+          {"ignore_eos", true},
+          {"stream", true}};
+}
+
 /// What a conversation that is never closed answers: one sequence from its first turn on.
 class NeverClosed {
  public:

@@ -91,12 +91,7 @@ TEST_CASE("replicas: any server goes on with any conversation") {
   CHECK(items["data"].size() == 6);
   CHECK(two.get(path + "/items?order=asc&limit=100") == items);
   Raw busy(one.running());
-  busy.send(post_text({{"conversation", id},
-                       {"input", "The"},
-                       {"max_output_tokens", 2'000'000'000},
-                       {"ignore_eos", true},
-                       {"stream", true}},
-                      "", "/v1/responses"));
+  busy.send(post_text(endless_turn(id), "", "/v1/responses"));
   REQUIRE(busy.receive("output_text.delta").find("200 OK") != std::string::npos);
   for (const auto& [status, error] :
        {two.ask("POST", "/v1/responses", {{"conversation", id}, {"input", "a"}}),

@@ -351,12 +351,7 @@ TEST_CASE("responses: a conversation grows, one turn at a time, over restarts") 
 
   // while a turn is on its way, no other comes, and nothing is changed or deleted
   Raw busy(house.running());
-  busy.send(post_text({{"conversation", id},
-                       {"input", "The"},
-                       {"max_output_tokens", 2'000'000'000},
-                       {"ignore_eos", true},
-                       {"stream", true}},
-                      "", "/v1/responses"));
+  busy.send(post_text(endless_turn(id), "", "/v1/responses"));
   REQUIRE(busy.receive("output_text.delta").find("200 OK") != std::string::npos);
   for (const auto& [status, error] :
        {house.ask("POST", "/v1/responses", {{"conversation", id}, {"input", "a"}}),
