@@ -43,7 +43,7 @@ struct Batch {
   int n = 0;
 };
 /// How a kernel takes a batch: by value on a device. The emulator's threads would each copy it, a
-/// fifth of its time, and read the launch's one.
+/// third of its time, so there they read the launch's one.
 #if defined(EPISODIC_EMULATED_CUDA)
 template <class T>
 using KernelArgument = const T&;

@@ -55,10 +55,14 @@ class ConversationFolders final : public ConversationStore {
 
   std::string where(const std::string& id) const override { return file_of(id).string(); }
 
-  std::optional<std::string> text(const std::string& id) const override {
-    const fs::path file = file_of(id);
+  bool has(const std::string& id) const override {
     std::error_code error;
-    if (!fs::exists(file, error)) return std::nullopt;
+    return fs::exists(file_of(id), error);
+  }
+
+  std::optional<std::string> text(const std::string& id) const override {
+    if (!has(id)) return std::nullopt;
+    const fs::path file = file_of(id);
     const std::vector<std::byte> bytes = io::Directory(calls_, file.parent_path())
                                              .read(io::Kind::manifest, file.filename().string());
     return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -66,8 +70,7 @@ class ConversationFolders final : public ConversationStore {
 
   void put_text(const std::string& id, const std::string& text, const Claim&) override {
     const fs::path file = file_of(id);
-    std::error_code error;
-    const bool is_new = !fs::exists(file, error);
+    const bool is_new = !has(id);
     io::Directory(calls_, file.parent_path())
         .replace(io::Kind::manifest, file.filename().string(), text_bytes(text));
     if (is_new) io::Directory(calls_, file.parent_path().parent_path()).sync();
@@ -158,7 +161,7 @@ class ConversationFolders final : public ConversationStore {
     std::error_code ignored;
     for (const fs::path& entry : entries_of(in)) {
       const std::string name = entry.filename().string();
-      const bool unfinished = is_id(name, kind) && !fs::exists(file_of(name), ignored);
+      const bool unfinished = is_id(name, kind) && !has(name);
       if (unfinished || name.starts_with(kRemovedTurn)) fs::remove_all(entry, ignored);
     }
   }

@@ -39,6 +39,8 @@ class ConversationStore {
 
   /// For messages: where an id's text lies.
   virtual std::string where(const std::string& id) const = 0;
+  /// Whether it has a text, be it damaged. \throws FileError
+  virtual bool has(const std::string& id) const = 0;
   /// Nothing where it is not there. \throws FileError
   virtual std::optional<std::string> text(const std::string& id) const = 0;
   /// Durable when it returns; others see the text before, or this one. Where it throws, either may

@@ -24,6 +24,8 @@ class ConversationTier final : public ConversationStore {
 
   std::string where(const std::string& id) const override { return place_.with_name(id).text(); }
 
+  bool has(const std::string& id) const override { return !tier_->head(id).bytes.empty(); }
+
   std::optional<std::string> text(const std::string& id) const override {
     std::optional<TierRecord> record = read_tier_record(*tier_, id);
     return record ? std::optional(std::move(record->text)) : std::nullopt;
@@ -83,8 +85,11 @@ class ConversationTier final : public ConversationStore {
     std::vector<std::string> old;
     for (const std::string& name : tier_->names()) {
       if (!is_id(name, "resp")) continue;
-      const std::optional<TierRecord> record = read_tier_record(*tier_, name);
-      if (record && record->written < before) old.push_back(name);
+      try {
+        const std::optional<TierRecord> record = read_tier_record(*tier_, name);
+        if (record && record->written < before) old.push_back(name);
+      } catch (const FileError&) {  // a damaged one says so when it is asked for
+      }
     }
     return old;
   }

@@ -32,6 +32,16 @@ auto of_this_model(const char* field, F&& f) {
   }
 }
 
+RequestError no_response(const std::string& id) {
+  return {fmt::format("there is no response '{}'", printable(id)), "response_id", 404,
+          "response_not_found"};
+}
+
+RequestError no_conversation(const std::string& id) {
+  return {fmt::format("there is no conversation '{}'", printable(id)), "conversation", 404,
+          "conversation_not_found"};
+}
+
 const char* field_of(const TurnStart& start) {
   return !start.conversation.empty() ? "conversation"
          : !start.previous.empty()   ? "previous_response_id"
@@ -202,19 +212,17 @@ std::optional<Conversations::Kept> Conversations::find(const std::string& id) co
 Conversations::Kept Conversations::response_kept(const std::string& id) const {
   if (is_id(id, "resp"))
     if (auto kept = find(id)) return std::move(*kept);
-  throw RequestError(fmt::format("there is no response '{}'", printable(id)), "response_id", 404,
-                     "response_not_found");
+  throw no_response(id);
 }
 
 Conversations::Kept Conversations::conversation_kept(const std::string& id) const {
   if (is_id(id, "conv"))
     if (auto kept = find(id)) return std::move(*kept);
-  throw RequestError(fmt::format("there is no conversation '{}'", printable(id)), "conversation",
-                     404, "conversation_not_found");
+  throw no_conversation(id);
 }
 
 ConversationStore::Claim Conversations::lock(const std::string& id) const {
-  conversation_kept(id);
+  if (!is_id(id, "conv") || !store_->has(id)) throw no_conversation(id);
   ConversationStore::Claim claim = store_->lock(id);
   if (!claim)
     throw RequestError(
@@ -252,7 +260,7 @@ std::string Conversations::response(const std::string& id) const {
 
 void Conversations::remove_response(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  response_kept(id);
+  if (!is_id(id, "resp") || !store_->has(id)) throw no_response(id);
   store_->remove(id, kMemory);
   opened_.erase(id);
 }
@@ -405,7 +413,12 @@ void Conversations::change_conversation(
 
 void Conversations::remove_conversation(const std::string& id) {
   const ConversationStore::Claim claim = lock(id);
-  store_->remove(id, conversation_kept(id).head);
+  std::string head;
+  try {
+    head = conversation_kept(id).head;
+  } catch (const FileError&) {  // damaged: it can be removed all the same
+  }
+  store_->remove(id, head);
 }
 
 }  // namespace episodic::server

@@ -293,6 +293,30 @@ TEST_CASE("replicas: whatever call of a tier fails, a turn is whole or leaves no
   }
 }
 
+TEST_CASE("replicas: a record that is damaged stops no server, says so, and can be removed") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  Tier tier(dir);
+  House one(dir / "model", tier.of_machine("one"));
+  const std::string response = id_of(one.respond({{"input", "The king said"}}));
+  const std::string talk = id_of(one.post("/v1/conversations", json::object()));
+  for (const std::string& id : {response, talk}) {
+    BlockTier::Head head = tier.tier().head(id);
+    head.bytes.back() ^= std::byte{1};
+    REQUIRE(tier.tier().exchange(id, head.version, head.bytes));
+  }
+  one.restart();  // which looks for old ones
+  for (const std::string& path : {"/v1/responses/" + response, "/v1/conversations/" + talk}) {
+    const auto [status, error] = one.ask("GET", path);
+    INFO(error.dump());
+    CHECK(status == 500);
+    CHECK(error["error"]["message"].get<std::string>().find("is damaged") != std::string::npos);
+    CHECK(one.ask("DELETE", path).first == 200);
+    CHECK(one.ask("GET", path).first == 404);
+  }
+  CHECK(tier.names().empty());
+}
+
 TEST_CASE("replicas: a tier that is away is one clear error, and the next try goes on") {
   const TempDir dir;
   make_chat_model(dir / "model");

@@ -121,8 +121,7 @@ class Turn {
 /// A response's memory is a fork of the one before it, so any number of turns begin behind one
 /// response. A conversation's is a fork too: the next turn is made beside the last one, and its
 /// JSON then says which counts. What has no JSON is what a kill left, and is removed when nobody
-/// is at work on it. Idle ones hold no memory of the
-/// process. Safe to use from several threads.
+/// is at work on it. Idle ones hold no memory of the process. Safe to use from several threads.
 class Conversations {
  public:
   /// \param service with memories by name; must outlive it

@@ -88,10 +88,12 @@ class MemoryWriter {
 class Memories {
  public:
   /// \param dir a folder, made if it is not there; or a tier ("shared:DIR"), which other servers
-  /// may have too: a memory that one of them writes to is locked for all \param settings of
-  /// memories that `create` makes \param max_tokens that are read or written behind a memory at
-  /// most: a device makes room for them; 0: no limit \throws ConfigError for a null model,
-  /// FileError
+  /// may have too: a memory that one of them writes to is locked for all
+  ///
+  /// \param settings of memories that `create` makes \param max_tokens that are read or written
+  /// behind a memory at most: a device makes room for them; 0: no limit
+  ///
+  /// \throws ConfigError for a null model, FileError
   Memories(std::shared_ptr<const Model> model, std::filesystem::path dir, MemoryConfig settings,
            std::int64_t max_tokens = 0);
 
