@@ -231,6 +231,13 @@ kernels::AttentionParams CausalLayers::attention_params(const Layer& layer,
   return p;
 }
 
+void CausalLayers::copy(const CausalLayers& from, cudaStream_t stream) {
+  if (ring_bytes_ == 0) return;
+  check(cudaMemcpyAsync(buffer_.data(), from.buffer_.data(), static_cast<std::size_t>(ring_bytes_),
+                        cudaMemcpyDeviceToDevice, stream),
+        "a copy within the device");
+}
+
 std::vector<std::byte> CausalLayers::read(cudaStream_t stream) const {
   std::vector<std::byte> rings(static_cast<std::size_t>(ring_bytes_));
   if (!rings.empty())

@@ -71,6 +71,8 @@ class CausalLayers {
 
   /// What snapshots need of the rings, beside a memory.
   KeptRows& kept_rows() { return kept_rows_; }
+  /// The rings of other layers of this plan, on the stream: what they carry behind their steps.
+  void copy(const CausalLayers& from, cudaStream_t stream);
   /// The rings as they are. Waits.
   std::vector<std::byte> read(cudaStream_t stream) const;
   void write(const std::vector<std::byte>& rings, cudaStream_t stream);

@@ -53,6 +53,7 @@ struct DeviceDecoder::Impl : device::DecoderSequence {
   device::StepGraphs graphs;  // of steps of one token; they hold the pointers of all the above
 
   void forget_attention();
+  void attend_with(DeviceMemory given);
   void take_room(std::int64_t new_chunk);
   void require_attention() const;
   std::int64_t tokens_now() const { return memory ? memory->tokens() : tokens; }

@@ -91,6 +91,40 @@ void DeviceDecoder::save(EpisodicMemory& to) {
   m.ids_since.clear();
 }
 
+DeviceDecoder DeviceDecoder::fork() {
+  Impl& m = *impl_;
+  DeviceDecoder other = share_weights();
+  if (m.chunk == 0) return other;  // without attention yet
+  const device::CurrentDevice current(m.steps->device);
+  m.follow_memory();
+  Impl& o = *other.impl_;
+  if (m.memory) {
+    o.forget_attention();
+    o.attend_with(m.memory->fork());
+  } else {
+    m.check_device();
+    other.attend_fully(m.max_tokens, m.chunk);
+  }
+  o.tokens = m.tokens_now();
+  o.last_n = m.last_n;
+  o.stepped = m.stepped;
+  if (o.tokens == 0) return other;
+  o.causal.copy(m.causal, m.stream());
+  const auto copy = [&](float* to, const float* from, std::int64_t n) {
+    device::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(n) * sizeof(float),
+                                  cudaMemcpyDeviceToDevice, m.stream()),
+                  "copying logits and surprise");
+  };
+  if (m.stepped) copy(o.last_logits, m.last_logits, m.config().vocab_size);
+  copy(o.surprise, m.surprise, m.last_n);
+  return other;
+}
+
+std::int64_t DeviceDecoder::fork_bytes(std::int64_t tokens) const {
+  const Impl& m = *impl_;
+  return m.buffer.bytes() + m.causal.bytes() + (m.memory ? m.memory->fork_bytes(tokens) : 0);
+}
+
 class DeviceDecoder::Snapshot {
  public:
   std::shared_ptr<const MemorySnapshot> memory;  // null without one

@@ -193,21 +193,29 @@ DeviceMemory& DeviceDecoder::attach_memory(const MemoryConfig& config, std::int6
   options.max_tokens = max_tokens;
   DeviceMemory memory(config, m.steps->weights.heads().shape(memory_shape(c, config.n_local)),
                       options, m.stream(), std::move(given));
-  CausalLayers causal(c, m.steps->weights.heads(), unserved_layers(c), m.steps->dtype, config.chunk,
-                      max_tokens);
-  causal.allocate(m.stream());
-  m.take_room(config.chunk);
-  for (std::size_t i = 0; i < served.size(); ++i)
-    m.memory_layer[static_cast<std::size_t>(served[i])] = static_cast<std::int64_t>(i);
-  m.causal = std::move(causal);
-  if (memory.over_files())
-    m.before_step =
-        DeviceBuffer((c.vocab_size + config.chunk) * static_cast<std::int64_t>(sizeof(float)),
-                     "a step's logits and surprise", "lower device_bytes");
-  m.memory.emplace(std::move(memory));
-  m.chunk = config.chunk;
-  m.generation = m.memory->generation();
+  m.attend_with(std::move(memory));
   return *m.memory;
+}
+
+/// From here on, after forget_attention.
+void DeviceDecoder::Impl::attend_with(DeviceMemory given) {
+  const ModelConfig& c = config();
+  const std::int64_t of_memory = given.config().chunk;
+  CausalLayers beside(c, steps->weights.heads(), unserved_layers(c), steps->dtype, of_memory,
+                      given.options().max_tokens);
+  beside.allocate(stream());
+  take_room(of_memory);
+  const std::vector<std::int64_t> served = c.memory_layers();
+  for (std::size_t i = 0; i < served.size(); ++i)
+    memory_layer[static_cast<std::size_t>(served[i])] = static_cast<std::int64_t>(i);
+  causal = std::move(beside);
+  if (given.over_files())
+    before_step =
+        DeviceBuffer((c.vocab_size + of_memory) * static_cast<std::int64_t>(sizeof(float)),
+                     "a step's logits and surprise", "lower device_bytes");
+  memory.emplace(std::move(given));
+  chunk = of_memory;
+  generation = memory->generation();
 }
 
 void DeviceDecoder::attend_fully(std::int64_t max_tokens, std::int64_t chunk) {

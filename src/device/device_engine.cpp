@@ -134,10 +134,12 @@ class DeviceSequence final : public SequenceExecution {
     decoder_.save(kept);
   }
   std::unique_ptr<SequenceExecution> fork() override {
-    throw ConfigError(
-        "fork: a memory on a device is no base of others yet; go back with snapshot and restore, "
-        "or "
-        "read the text into a kept memory and fork its folder");
+    const std::lock_guard lock(*stream_);
+    return std::make_unique<DeviceSequence>(decoder_.fork(), stream_);
+  }
+  std::int64_t bytes_for(std::int64_t tokens) const override {
+    const std::lock_guard lock(*stream_);
+    return decoder_.fork_bytes(tokens);
   }
 
  private:

@@ -12,6 +12,8 @@
 
 namespace episodic::device {
 
+using Rows = MemoryLayout::Rows;
+
 // -- places ---------------------------------------------------------------------------------------
 
 void DeviceLayers::list() {
@@ -52,13 +54,16 @@ void DeviceLayers::lay_out_tables(MemoryLayout& layout) {
   const std::int64_t P = sizes_.lanes.per_layer, room = sizes_.room;
   for (DeviceLayer& layer : layers_) {
     if (layer.place < 0) continue;
-    layer.representatives = layout.by_event<std::byte>(P, sizes_.repr_row());
-    if (sizes_.keeps_each()) layer.each = layout.by_event<std::byte>(P, sizes_.each_row());
+    layer.representatives = layout.by_event<std::byte>(P, sizes_.repr_row(), Rows::are_final);
+    if (sizes_.keeps_each())
+      layer.each = layout.by_event<std::byte>(P, sizes_.each_row(), Rows::are_final);
     layer.codes = nullptr;
     layer.code_bounds = nullptr;
     if (sizes_.keeps_codes()) {
-      layer.codes = layout.by_event<std::int8_t>(P, kernels::code_stride(sizes_.lane_width()));
-      layer.code_bounds = layout.by_event<float>(P, kernels::code_floats(sizes_.lane_width()));
+      layer.codes = layout.by_event<std::int8_t>(P, kernels::code_stride(sizes_.lane_width()),
+                                                 Rows::are_final_by_slab);
+      layer.code_bounds = layout.by_event<float>(P, kernels::code_floats(sizes_.lane_width()),
+                                                 Rows::are_final_by_slab);
     }
     for (RecallLists& lists : layer.lists) {
       lists.similarity = layout.take<DeviceEventId>(P * room);
@@ -85,8 +90,9 @@ void DeviceLayers::lay_out_step(MemoryLayout& layout) {
     turned_q_ = layout.take(config.chunk * shape.n_heads * row);
     turned_k_ = layout.take(config.chunk * shape.n_kv_heads * row);
   }
-  if (config.reweight != Reweighting::none) event_scores_ = layout.by_event<float>(P, 1);
-  if (sizes_.takes_top()) is_top_ = layout.by_event<std::uint8_t>(P, 1);
+  if (config.reweight != Reweighting::none)
+    event_scores_ = layout.by_event<float>(P, 1, Rows::change);
+  if (sizes_.takes_top()) is_top_ = layout.by_event<std::uint8_t>(P, 1, Rows::change);
   for (kernels::LaneLists*& of : lane_lists_) of = layout.take<kernels::LaneLists>(n_lanes);
   rows_ = layout.take<kernels::KvRow>(P * sizes_.max_rows);
   if (sizes_.scales_of_event() > 0) row_scales_ = layout.take<const float*>(P * sizes_.max_rows);
@@ -297,6 +303,27 @@ void DeviceLayers::write_windows(const MemoryState& from, const Workspace& w,
         in_ring(layer.relevance, window, capacity, H, from.tokens);
     write(layers_[l].relevance, relevance_rows.data(), capacity * H, stream);
   }
+}
+
+void DeviceLayers::copy(const DeviceLayers& from, cudaStream_t stream) const {
+  const std::int64_t G = sizes_.shape.n_kv_heads, P = sizes_.lanes.per_layer,
+                     ring = G * sizes_.head_stride * sizes_.element,
+                     sinks = G * sizes_.config.n_init * sizes_.shape.head_dim * sizes_.element;
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    const DeviceLayer &to = layers_[l], &of = from.layers_[l];
+    move(to.ring_key, of.ring_key, ring, stream);
+    move(to.ring_rotated, of.ring_rotated, ring, stream);
+    move(to.ring_value, of.ring_value, ring, stream);
+    move(to.sink_key, of.sink_key, sinks, stream);
+    move(to.sink_value, of.sink_value, sinks, stream);
+    if (to.place < 0) continue;
+    const RecallLists &to_lists = to.lists[StepState::kLeft], &lists = of.lists[StepState::kLeft];
+    move(to_lists.similarity, lists.similarity, P * sizes_.room, stream);
+    move(to_lists.contiguity, lists.contiguity, P * sizes_.room, stream);
+    move(to_lists.recalled, lists.recalled, P * sizes_.room, stream);
+    move(to_lists.sizes, lists.sizes, 3 * P, stream);
+  }
+  move(relevance(), from.relevance(), relevance_bytes(), stream);
 }
 
 void DeviceLayers::read_windows(std::int64_t tokens, MemoryState& to, cudaStream_t stream) const {

@@ -200,6 +200,10 @@ class DeviceLayers {
   void write_windows(const MemoryState& from, const Workspace& w, cudaStream_t stream) const;
   void read_windows(std::int64_t tokens, MemoryState& to, cudaStream_t stream) const;
 
+  /// The windows, and the lists that finished steps left, of another memory of these sizes, on the
+  /// stream.
+  void copy(const DeviceLayers& from, cudaStream_t stream) const;
+
  private:
   const MemorySizes& sizes_;
   const DeviceTimeline& timeline_;

@@ -50,27 +50,33 @@ DeviceMemory::DeviceMemory(const MemoryConfig& config, const MemoryShape& shape,
   if (found != cudaSuccess) bytes_needed(config, shape, options);  // what none would take, first
   device::check(found, "asking for the current device");
   m.take_memory();
-  if (m.tiers.plan().on_disk) {
+  m.open();
+}
+
+DeviceMemory::DeviceMemory(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+void DeviceMemory::Impl::open() {
+  const MemoryConfig& config = sizes.config;
+  if (tiers.plan().on_disk) {
     DiskStoreOptions store;
     store.dir = config.disk_dir;
     store.host_bytes = config.host_bytes;
     store.disk_bytes = config.disk_bytes;
     store.max_block = config.max_block;
     store.lease_tokens = most_recalled_tokens(config);
-    m.tiers.open_files(store);
-  } else if (m.tiers.has_host_tier()) {
-    m.tiers.take_home(m.bytes.host, m.device, m.memory.grows() ? m.memory.granule() : 0);
-    m.bytes.host_taken = m.tiers.home_held();
+    tiers.open_files(store);
+  } else if (tiers.has_host_tier()) {
+    tiers.take_home(bytes.host, device, memory.grows() ? memory.granule() : 0);
+    bytes.host_taken = tiers.home_held();
   }
-  m.staging = StagingRing(config.chunk * static_cast<std::int64_t>(sizeof(float)));
-  m.found_wrong =
-      PinnedBuffer(m.sizes.scopes * static_cast<std::int64_t>(sizeof(TimelineState)) + 12,
-                   "the place for errors", "raise the limit of locked memory");
-  m.left = device::Event::create();
-  m.upload_constants();
-  m.snapshots.kept_rows = device::KeptRows(m.layers.rings());
-  m.clear();
-  m.host.twin = m.host.shared;
+  staging = StagingRing(config.chunk * static_cast<std::int64_t>(sizeof(float)));
+  found_wrong = PinnedBuffer(sizes.scopes * static_cast<std::int64_t>(sizeof(TimelineState)) + 12,
+                             "the place for errors", "raise the limit of locked memory");
+  left = device::Event::create();
+  upload_constants();
+  snapshots.kept_rows = device::KeptRows(layers.rings());
+  clear();
+  host.twin = host.shared;
 }
 
 /// What is enqueued reads and writes what is given back behind this, page-locked memory too.
@@ -92,6 +98,7 @@ std::int64_t DeviceMemory::generation() const { return impl_->snapshots.generati
 void DeviceMemory::reset() {
   const device::CurrentDevice current(impl_->device);
   impl_->snapshots.kept_rows.forget_marks();
+  impl_->leave_shared();
   impl_->clear();
 }
 

@@ -12,13 +12,14 @@ namespace episodic::device {
 // -- places ---------------------------------------------------------------------------------------
 
 void DeviceRetention::lay_out_tables(MemoryLayout& layout) {
-  marks_ = layout.by_event<std::uint8_t>(sizes_.scopes, 1);
-  recall_counts_ = layout.by_event<kernels::RecallCount>(sizes_.scopes, 1);
+  marks_ = layout.by_event<std::uint8_t>(sizes_.scopes, 1, MemoryLayout::Rows::change);
+  recall_counts_ =
+      layout.by_event<kernels::RecallCount>(sizes_.scopes, 1, MemoryLayout::Rows::change);
   if (!sizes_.config.retention) return;
   masses_.clear();
   for (std::int64_t i = 0; i < sizes_.recalling; ++i)
     masses_.push_back(layout.take<double>(sizes_.lanes.per_layer * sizes_.room));
-  received_ = layout.by_event<double>(1, 1);
+  received_ = layout.by_event<double>(1, 1, MemoryLayout::Rows::change);
 }
 
 void DeviceRetention::lay_out_step(MemoryLayout& layout) {
@@ -196,6 +197,22 @@ void DeviceRetention::write_counts(std::int64_t scope,
                                    cudaStream_t stream) const {
   write(recall_counts_ + scope * sizes_.max_events, counts.data(),
         static_cast<std::int64_t>(counts.size()), stream);
+}
+
+void DeviceRetention::copy(const DeviceRetention& from, const std::vector<std::int64_t>& n_events,
+                           cudaStream_t stream) {
+  for (std::int64_t s = 0; s < sizes_.scopes; ++s) {
+    const std::int64_t at = s * sizes_.max_events, n = n_events[static_cast<std::size_t>(s)];
+    move(marks_ + at, from.marks_ + at, n, stream);
+    move(recall_counts_ + at, from.recall_counts_ + at, n, stream);
+  }
+  if (received_) move(received_, from.received_, n_events.front(), stream);
+  move(recalled_events_, from.recalled_events_, 1, stream);
+  graph_ = from.graph_;
+  is_judged_ = from.is_judged_;
+  forgotten_ = from.forgotten_;
+  has_forgotten_ = from.has_forgotten_;
+  pinned_ = from.pinned_;
 }
 
 // -- forgotten and pinned events ------------------------------------------------------------------

@@ -108,6 +108,10 @@ class DeviceRetention {
   void write_counts(std::int64_t scope, const std::vector<kernels::RecallCount>& counts,
                     cudaStream_t stream) const;
 
+  /// What became of the first events of each scope in another memory of these sizes, on the stream.
+  void copy(const DeviceRetention& from, const std::vector<std::int64_t>& n_events,
+            cudaStream_t stream);
+
   // -- forgotten and pinned events ----------------------------------------------------------------
   /// In order of time.
   const std::vector<EventId>& forgotten(std::int64_t scope) const {

@@ -10,6 +10,8 @@
 #include "transfers.hpp"
 
 namespace episodic::device {
+
+using Rows = MemoryLayout::Rows;
 namespace {
 
 const char* const kLocksLess =
@@ -40,17 +42,17 @@ void DeviceTiers::lay_out_events(MemoryLayout& layout) {
                     P};
     kernels::ResidencyMap& map = of.residency;
     map.slot_of_event =
-        layout.by_event<std::remove_reference_t<decltype(*map.slot_of_event)>>(P, 1);
+        layout.by_event<std::remove_reference_t<decltype(*map.slot_of_event)>>(P, 1, Rows::change);
     map.last_recalled =
-        layout.by_event<std::remove_reference_t<decltype(*map.last_recalled)>>(P, 1);
+        layout.by_event<std::remove_reference_t<decltype(*map.last_recalled)>>(P, 1, Rows::change);
   }
-  pins_ = has_host_tier() ? layout.by_event<std::uint8_t>(sizes_.scopes, 1) : nullptr;
+  pins_ = has_host_tier() ? layout.by_event<std::uint8_t>(sizes_.scopes, 1, Rows::change) : nullptr;
 }
 
 void DeviceTiers::lay_out_tables(MemoryLayout& layout) {
   const std::int64_t n_lanes = sizes_.lanes.n_lanes, scales = sizes_.scales_of_event();
-  blocks_ = layout.by_event<void*>(n_lanes, 1);
-  if (scales > 0) event_scales_ = layout.by_event<float>(n_lanes, scales);
+  blocks_ = layout.by_event<void*>(n_lanes, 1, Rows::change);
+  if (scales > 0) event_scales_ = layout.by_event<float>(n_lanes, scales, Rows::are_final);
 }
 
 void DeviceTiers::lay_out_step(MemoryLayout& layout) {
@@ -90,7 +92,7 @@ void DeviceTiers::take_home(std::int64_t bytes, int device, std::int64_t granule
     if (auto range = GrowingPinned::reserve(bytes, device, granule)) host_home_ = std::move(*range);
   if (host_home_.grows()) {
     for (std::int64_t lane = 0; lane < sizes_.lanes.n_lanes; ++lane)
-      of_home_.arrays.push_back({lane * sizes_.lane_bytes, sizes_.token_bytes});
+      of_home_.arrays.push_back({lane * sizes_.lane_bytes, sizes_.token_bytes, 1});
     of_home_.most = sizes_.lane_bytes / sizes_.token_bytes;
   } else {
     host_home_ = GrowingPinned(bytes, "the tier of events in host memory", kLocksLess);

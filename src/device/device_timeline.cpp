@@ -34,7 +34,7 @@ std::int64_t saved_room(std::int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
 void DeviceTimeline::lay_out_tables(MemoryLayout& layout) {
   state_ = layout.take<State>(sizes_.scopes);
-  events_ = layout.by_event<kernels::EventRange>(sizes_.scopes, 1);
+  events_ = layout.by_event<kernels::EventRange>(sizes_.scopes, 1, MemoryLayout::Rows::are_final);
 }
 
 void DeviceTimeline::lay_out_step(MemoryLayout& layout) {
@@ -105,6 +105,13 @@ void DeviceTimeline::copy_saved(std::byte* at, bool back, cudaMemcpyKind kind,
             "what a step's end changes");
     at += saved_room(s.bytes);
   }
+}
+
+void DeviceTimeline::copy(const DeviceTimeline& from, cudaStream_t stream) const {
+  const std::array<Saved, 9> to = saved(), of = from.saved();
+  for (std::size_t i = 0; i < to.size(); ++i)
+    move(static_cast<std::byte*>(to[i].of), static_cast<const std::byte*>(of[i].of), to[i].bytes,
+         stream);
 }
 
 // -- the end of a step ----------------------------------------------------------------------------

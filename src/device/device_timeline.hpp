@@ -45,6 +45,8 @@ class DeviceTimeline {
   std::int64_t saved_bytes() const;
   /// Between its place and saved_bytes() at `at`, on the stream.
   void copy_saved(std::byte* at, bool back, cudaMemcpyKind kind, cudaStream_t stream) const;
+  /// All of that, of another timeline of these sizes, on the stream.
+  void copy(const DeviceTimeline& from, cudaStream_t stream) const;
   /// The states that such a copy has.
   static const State* states_of(const std::byte* saved) {
     return reinterpret_cast<const State*>(saved);

@@ -3,6 +3,8 @@
 
 #include <cuda.h>
 
+#include <algorithm>
+
 namespace episodic::device {
 
 /// The driver's calls, which the runtime finds: nothing is linked with the driver.
@@ -15,6 +17,7 @@ struct GrowingBuffer::Driver {
   decltype(&cuMemMap) map = nullptr;
   decltype(&cuMemUnmap) unmap = nullptr;
   decltype(&cuMemSetAccess) set_access = nullptr;
+  decltype(&cuMemRetainAllocationHandle) retain = nullptr;  // or null: nothing is shared
 
   /// \return nothing where one of them is missing
   static std::optional<Driver> find() {
@@ -24,6 +27,7 @@ struct GrowingBuffer::Driver {
                      get("cuMemCreate", d.create) && get("cuMemRelease", d.release) &&
                      get("cuMemMap", d.map) && get("cuMemUnmap", d.unmap) &&
                      get("cuMemSetAccess", d.set_access);
+    if (!get("cuMemRetainAllocationHandle", d.retain, 11000)) d.retain = nullptr;
     return all ? std::optional(d) : std::nullopt;
   }
 
@@ -36,14 +40,14 @@ struct GrowingBuffer::Driver {
   }
 
  private:
+  /// \param since the version of CUDA that brought it
   template <class Call>
-  static bool get(const char* name, Call& call) {
+  static bool get(const char* name, Call& call, [[maybe_unused]] unsigned since = 10020) {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    constexpr unsigned kSince = 10020;  // the version of CUDA that brought all of them
     const cudaError_t error =
-        cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result);
+        cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result);
 #else
     const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
@@ -52,6 +56,16 @@ struct GrowingBuffer::Driver {
     return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found;
   }
 };
+
+namespace {
+
+void require(CUresult result, const char* what, std::size_t size) {
+  if (result != CUDA_SUCCESS)
+    throw DeviceError(fmt::format("CUDA: {} of {} bytes of device memory: the driver's error {}",
+                                  what, size, static_cast<int>(result)));
+}
+
+}  // namespace
 
 std::int64_t GrowingBuffer::granule_of(int device) {
   const std::optional<Driver> driver = Driver::find();
@@ -83,9 +97,9 @@ GrowingBuffer::~GrowingBuffer() {
   const std::optional<Driver> driver = Driver::find();
   if (!driver) return;  // it was there before
   const auto at = reinterpret_cast<CUdeviceptr>(base_);
-  for (const Part& run : mapped_)
-    static_cast<void>(driver->unmap(at + static_cast<CUdeviceptr>(run.begin),
-                                    static_cast<std::size_t>(run.end - run.begin)));
+  for (const auto& [begin, end] : mapped_)
+    static_cast<void>(
+        driver->unmap(at + static_cast<CUdeviceptr>(begin), static_cast<std::size_t>(end - begin)));
   static_cast<void>(driver->free(at, static_cast<std::size_t>(bytes_)));
 }
 
@@ -96,6 +110,8 @@ GrowingBuffer& GrowingBuffer::operator=(GrowingBuffer&& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(pieces_, other.pieces_);
   std::swap(mapped_, other.mapped_);
+  std::swap(shared_, other.shared_);
+  std::swap(borrowed_, other.borrowed_);
   return *this;
 }
 
@@ -108,41 +124,90 @@ bool GrowingBuffer::hold(std::span<const Part> parts, std::int64_t most) {
   if (most > 0 && held() + more > most) return false;
   const std::optional<Driver> driver = Driver::find();
   if (!driver) fail(cudaErrorNotSupported, "mapping device memory", nullptr);
+  const std::int64_t at_once = kMostAtOnce * granule();
   for (const Part& run : missing)
-    if (!map(*driver, run)) return false;
+    for (std::int64_t at = run.begin; at < run.end; at += at_once)
+      if (!map(*driver, {at, std::min(run.end, at + at_once)})) return false;
   return true;
 }
 
 /// \return false where the device has no memory left
 bool GrowingBuffer::map(const Driver& driver, const Part& run) {
   const auto size = static_cast<std::size_t>(run.end - run.begin);
-  const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_) + static_cast<CUdeviceptr>(run.begin);
   const CUmemAllocationProp of = Driver::memory_of(device_);
-  mapped_.reserve(mapped_.size() + 1);
   CUmemGenericAllocationHandle memory = 0;
-  CUresult result = driver.create(&memory, size, &of, 0);
+  const CUresult result = driver.create(&memory, size, &of, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-  const auto require = [&](const char* what) {
-    if (result != CUDA_SUCCESS)
-      throw DeviceError(fmt::format("CUDA: {} of {} bytes of device memory: the driver's error {}",
-                                    what, size, static_cast<int>(result)));
-  };
-  require("taking");
-  result = driver.map(at, size, 0, memory, 0);
-  // From here on what it is mapped to keeps it.
+  require(result, "taking", size);
+  return map_memory(driver, memory, run);
+}
+
+/// Puts memory behind a run, which keeps it from here on: the handle is given back.
+/// \return false where the device has no memory left for that
+bool GrowingBuffer::map_memory(const Driver& driver, unsigned long long memory, const Part& run) {
+  const auto size = static_cast<std::size_t>(run.end - run.begin);
+  const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_) + static_cast<CUdeviceptr>(run.begin);
+  const auto noted = mapped_.emplace(run.begin, run.end).first;
+  CUresult result = driver.map(at, size, 0, memory, 0);
+  const bool is_mapped = result == CUDA_SUCCESS;
   static_cast<void>(driver.release(memory));
+  if (is_mapped) {
+    CUmemAccessDesc access{};
+    access.location = Driver::memory_of(device_).location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    result = driver.set_access(at, size, &access, 1);
+    if (result != CUDA_SUCCESS) static_cast<void>(driver.unmap(at, size));
+  }
+  if (result != CUDA_SUCCESS) mapped_.erase(noted);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-  require("mapping");
-  CUmemAccessDesc access{};
-  access.location = of.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  result = driver.set_access(at, size, &access, 1);
-  if (result != CUDA_SUCCESS) static_cast<void>(driver.unmap(at, size));
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-  require("opening");
-  mapped_.push_back(run);
+  require(result, is_mapped ? "opening" : "mapping", size);
   pieces_.add(run);
   return true;
+}
+
+std::vector<GrowingBuffer::Part> GrowingBuffer::share(GrowingBuffer& other,
+                                                      std::vector<Part> parts) {
+  const std::optional<Driver> driver = Driver::find();
+  if (!driver || !driver->retain || !grows() || bytes_ != other.bytes_ ||
+      granule() != other.granule())
+    return {};
+  std::sort(parts.begin(), parts.end(),
+            [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  std::vector<Part> shared;
+  auto part = parts.begin();
+  for (const auto& [begin, end] : other.mapped_) {
+    while (part != parts.end() && part->end < end) ++part;
+    if (part == parts.end()) break;
+    if (begin < part->begin) continue;
+    shared.push_back({begin, end});
+    other.shared_.insert(begin);  // first: neither may write there if this throws half way
+    shared_.insert(begin);
+    CUmemGenericAllocationHandle memory = 0;
+    require(driver->retain(&memory, other.base_ + begin), "sharing",
+            static_cast<std::size_t>(end - begin));
+    if (!map_memory(*driver, memory, shared.back())) {  // what is left may be taken and copied
+      shared_.erase(begin);
+      shared.pop_back();
+      break;
+    }
+    borrowed_ += end - begin;
+  }
+  return shared;
+}
+
+void GrowingBuffer::drop_shared() {
+  if (shared_.empty()) return;
+  const std::optional<Driver> driver = Driver::find();
+  if (!driver) return;  // it was there before
+  for (const std::int64_t begin : shared_) {
+    const auto run = mapped_.find(begin);
+    const auto size = static_cast<std::size_t>(run->second - begin);
+    require(driver->unmap(reinterpret_cast<CUdeviceptr>(base_ + begin), size), "giving back", size);
+    pieces_.remove({begin, run->second});
+    mapped_.erase(run);
+  }
+  shared_.clear();
+  borrowed_ = 0;
 }
 
 }  // namespace episodic::device

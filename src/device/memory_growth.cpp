@@ -63,6 +63,11 @@ void DeviceMemory::Impl::take_planned(const DeviceMemoryOptions& asked) {
       plan_again(asked);
     }
   }
+  place_arrays();
+}
+
+/// In the addresses that are there, or else in all the memory at once. \throws BudgetError
+void DeviceMemory::Impl::place_arrays() {
   if (!memory.grows()) memory = GrowingBuffer(growth.range_bytes, "the memory", kTakesLess);
   // Places are those of the most events there may be.
   device::MemoryLayout layout(device::Layout(memory.data()),

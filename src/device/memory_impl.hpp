@@ -63,6 +63,7 @@ class StateCopy {
 /// Snapshots: dead once a restore went back behind them, for their tokens may have been given anew.
 struct Snapshots {
   std::int64_t generation = 0;
+  std::int64_t forks = 0;  // that the memory had: what came before belongs to each
   KeptRows kept_rows;
   std::byte* state_copies = nullptr;  // [StateCopy::kPlaces, state_bytes()] of `spare`, else null
   std::shared_ptr<StateCopy::Places> places = std::make_shared<StateCopy::Places>();
@@ -185,6 +186,7 @@ struct DeviceMemory::Impl {
   // -- growth (memory_growth.cpp) -----------------------------------------------------------------
   void take_memory();
   void take_planned(const DeviceMemoryOptions& asked);
+  void place_arrays();
   void plan_again(const DeviceMemoryOptions& asked);
   /// What is small is taken at once: a granule more or less is much of it.
   bool grows() const {
@@ -198,6 +200,14 @@ struct DeviceMemory::Impl {
   void accept_report(std::span<const TimelineState> now);
   std::int64_t most_events(std::int64_t until) const;
   void prepare_events(std::int64_t first, std::int64_t end);
+  /// All else that it takes, once its device memory is there; the empty sequence.
+  void open();
+
+  // -- forks (memory_fork.cpp) --------------------------------------------------------------------
+  void take_as(const Impl& from);
+  void share_events(Impl& from, const std::vector<TimelineState>& now);
+  void go_on_as(Impl& from);
+  void leave_shared();
 
   // -- a step (memory_step.cpp, memory_recall.cpp) ------------------------------------------------
   bool shares_launches(const Impl& other) const;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/codes.hpp"
 #include "layout.hpp"
 
 namespace episodic::device {
@@ -18,6 +19,7 @@ namespace episodic::device {
 struct GrowingArrays {
   struct Array {
     std::int64_t begin, row;
+    std::int64_t final_by;  // rows of closed events are final once so many are; 0: they are not
   };
   std::vector<Array> arrays;
   std::int64_t most = 0;  // rows of a sequence of max_tokens
@@ -44,19 +46,27 @@ class MemoryLayout {
     return fixed_.take<T>(count);
   }
 
+  /// When what an array has of closed events may still change.
+  enum class Rows : std::int64_t {
+    change = 0,     ///< with any step
+    are_final = 1,  ///< never
+    /// Of the last ones, until they are kCodeSlab.
+    are_final_by_slab = kernels::kCodeSlab
+  };
   /// [n_copies, events, row], where each of the copies grows by itself.
   template <class T>
-  T* by_event(std::int64_t n_copies, std::int64_t row) {
+  T* by_event(std::int64_t n_copies, std::int64_t row, Rows rows) {
     const std::int64_t row_bytes = size_product(row, static_cast<std::int64_t>(sizeof(T)));
     const std::int64_t copy_bytes = size_product(events_, row_bytes);
     for (std::int64_t i = 0; i < n_copies; ++i)
-      of_events_.push_back({growing_.bytes() + size_product(i, copy_bytes), row_bytes});
+      of_events_.push_back({growing_.bytes() + size_product(i, copy_bytes), row_bytes,
+                            static_cast<std::int64_t>(rows)});
     return growing_.take<T>(size_product(n_copies, size_product(events_, row)));
   }
   /// [n_copies, copy_bytes], each of which grows with the tokens of closed events.
   std::byte* by_token(std::int64_t n_copies, std::int64_t copy_bytes, std::int64_t token_bytes) {
     for (std::int64_t i = 0; i < n_copies; ++i)
-      of_tokens_.push_back({growing_.bytes() + size_product(i, copy_bytes), token_bytes});
+      of_tokens_.push_back({growing_.bytes() + size_product(i, copy_bytes), token_bytes, 1});
     return growing_.take(size_product(n_copies, copy_bytes));
   }
 

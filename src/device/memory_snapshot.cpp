@@ -35,7 +35,7 @@ class DeviceMemory::Snapshot final : public MemorySnapshot {
   std::int64_t tokens() const override { return timelines.front().tokens; }
 
   std::shared_ptr<StateCopy::Places> owner;  // the memory's own, and of no other one after it
-  std::int64_t generation = 0;
+  std::int64_t generation = 0, forks = 0;
   std::int64_t steps_since_recall = 0;
   bool far = false;
   std::shared_ptr<device::KeptRows::Mark> rows;
@@ -91,6 +91,7 @@ std::shared_ptr<const MemorySnapshot> DeviceMemory::snapshot() const {
   auto s = std::make_shared<Snapshot>();
   s->owner = m.snapshots.places;
   s->generation = m.snapshots.generation;
+  s->forks = m.snapshots.forks;
   s->steps_since_recall = m.step.steps_since_recall;
   s->far = m.step.far_in_last_step;
   s->state = m.take_state();
@@ -112,6 +113,10 @@ void DeviceMemory::restore(const MemorySnapshot& snapshot) {
   if (!own || own->owner != m.snapshots.places)
     throw ConfigError("restore: the snapshot was taken of another memory");
   const Snapshot& s = *own;
+  if (s.forks < m.snapshots.forks)
+    throw ConfigError(
+        "restore: the memory was forked since this snapshot, and what came before belongs to its "
+        "forks too; take snapshots behind the last fork");
   for (const device::Snapshots::Rewind& rewind : m.snapshots.rewinds)
     if (rewind.generation > s.generation && rewind.tokens < s.tokens())
       throw ConfigError(fmt::format(

@@ -46,6 +46,13 @@ class Pieces {
     return runs;
   }
 
+  /// A run of those that have memory has none from here on.
+  void remove(const Part& run) {
+    for (std::int64_t p = run.begin / piece_; p * piece_ < run.end; ++p)
+      there_[static_cast<std::size_t>(p)] = false;
+    held_ -= run.end - run.begin;
+  }
+
   /// A run of those.
   void add(const Part& run) {
     for (std::int64_t p = run.begin / piece_; p * piece_ < run.end; ++p)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Copies between the host and a device that the host waits for.
+// Copies between the host and a device that the host waits for, and within a device.
 
 #include <cuda_runtime_api.h>
 
@@ -31,6 +31,15 @@ void write(T* to, const T* from, std::int64_t count, cudaStream_t stream) {
                           cudaMemcpyHostToDevice, stream),
           "a copy to the device");
   check(cudaStreamSynchronize(stream), "a copy to the device");
+}
+
+/// Within the device. Does not wait.
+template <class T>
+void move(T* to, const T* from, std::int64_t count, cudaStream_t stream) {
+  if (count > 0)
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(count) * sizeof(T),
+                          cudaMemcpyDeviceToDevice, stream),
+          "a copy within the device");
 }
 
 /// The same byte in each of `count` elements. Does not wait.

@@ -10,8 +10,8 @@
 
 namespace episodic::server {
 
-Lane::Lane(std::shared_ptr<StartingPoint> start, std::int64_t max_tokens)
-    : start_(std::move(start)), sequence_(start_->sequence()), max_tokens_(max_tokens) {
+Lane::Lane(std::shared_ptr<StartingPoint> start, std::int64_t max_tokens, bool alone)
+    : start_(std::move(start)), sequence_(start_->sequence(alone)), max_tokens_(max_tokens) {
   if (sequence_->has_memory()) start_state_ = sequence_->snapshot();
 }
 

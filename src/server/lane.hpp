@@ -23,7 +23,9 @@ namespace episodic::server {
 class Lane {
  public:
   /// \param max_tokens that work may come to, answer included; 0: no limit
-  Lane(std::shared_ptr<StartingPoint> start, std::int64_t max_tokens);
+  /// \param alone there is no other lane (StartingPoint::sequence)
+  /// \throws as Sequence::fork
+  Lane(std::shared_ptr<StartingPoint> start, std::int64_t max_tokens, bool alone);
   Lane(std::shared_ptr<Sequence> sequence, std::int64_t max_tokens);
 
   /// What a memory did so far.
@@ -45,7 +47,9 @@ class Lane {
   MemoryUsage usage() const;
   /// Null over a sequence of its user's.
   const std::shared_ptr<StartingPoint>& start() const { return start_; }
-  /// Host memory that its sequence takes, about: for the largest work that it had.
+  /// Whether its memory is counted with its starting point's.
+  bool at_root() const { return start_ && start_->gave(*sequence_); }
+  /// Memory that its sequence takes, about: for the largest work that it had.
   std::int64_t bytes() const { return bytes_; }
   /// Number of the last step that it took part in.
   std::uint64_t last_used() const { return last_used_; }

@@ -284,9 +284,25 @@ Lane* Scheduler::lane_for(const InFlight& request, std::span<const std::int64_t>
     return best;
   }
   make_room(request.bytes(), 1, nullptr);
-  lanes_.push_back(work.sequence ? std::make_unique<Lane>(work.sequence, options_.max_tokens)
-                                 : std::make_unique<Lane>(work.start, options_.max_tokens));
+  std::unique_ptr<Lane> made = new_lane(work, busy > 0);
+  if (!made) return nullptr;
+  lanes_.push_back(std::move(made));
   return lanes_.back().get();
+}
+
+/// Where a device has no room for another sequence, lanes that nobody uses are given up, and then
+/// the work waits for those that are. \return null then
+std::unique_ptr<Lane> Scheduler::new_lane(const Work& work, bool others_end) {
+  if (work.sequence) return std::make_unique<Lane>(work.sequence, options_.max_tokens);
+  for (;;) {
+    try {
+      return std::make_unique<Lane>(work.start, options_.max_tokens, options_.parallel <= 1);
+    } catch (const BudgetError&) {
+      if (give_up_oldest(nullptr)) continue;
+      if (others_end) return nullptr;
+      throw;
+    }
+  }
 }
 
 std::int64_t Scheduler::bytes_of_lanes() const {
@@ -300,15 +316,20 @@ std::int64_t Scheduler::bytes_of_lanes() const {
 void Scheduler::make_room(std::int64_t bytes, std::size_t lanes, const Lane* kept) {
   const std::size_t most = std::max<std::size_t>(1, options_.parallel);
   while (lanes_.size() + lanes > most ||
-         (options_.bytes > 0 && bytes_of_lanes() + bytes > options_.bytes)) {
-    auto oldest = lanes_.end();
-    for (auto at = lanes_.begin(); at != lanes_.end(); ++at)
-      if ((*at)->free() && at->get() != kept &&
-          (oldest == lanes_.end() || (*at)->last_used() < (*oldest)->last_used()))
-        oldest = at;
-    if (oldest == lanes_.end()) return;
-    lanes_.erase(oldest);
-  }
+         (options_.bytes > 0 && bytes_of_lanes() + bytes > options_.bytes))
+    if (!give_up_oldest(kept)) return;
+}
+
+/// Of the lanes that nobody uses. \return false: there is none
+bool Scheduler::give_up_oldest(const Lane* kept) {
+  auto oldest = lanes_.end();
+  for (auto at = lanes_.begin(); at != lanes_.end(); ++at)
+    if ((*at)->free() && at->get() != kept &&
+        (oldest == lanes_.end() || (*at)->last_used() < (*oldest)->last_used()))
+      oldest = at;
+  if (oldest == lanes_.end()) return false;
+  lanes_.erase(oldest);
+  return true;
 }
 
 /// Whose prompts the next step reads, of those that have some left: each in its turn. What is left
@@ -383,7 +404,7 @@ MemoryUsage Scheduler::own_usage() const {
     } catch (const Error&) {  // a device that failed: its requests say so
       continue;
     }
-    if (lane->start() && lane->start()->single()) continue;  // it is the starting point's
+    if (lane->at_root()) continue;  // the starting point has counted it
     all.store_bytes += one.store_bytes;
     all.host_bytes += one.host_bytes;
     all.disk_bytes += one.disk_bytes;

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include "episodic/base/error.hpp"
-#include "episodic/memory/plan.hpp"
 
 namespace episodic::server {
 
@@ -24,44 +24,43 @@ StartingPoint::StartingPoint(std::shared_ptr<Sequence> root, std::int64_t max_to
           fmt::format("serving goes back to the same state for each request: {}", why));
   if (memory) usage_ = root_->usage();
   if (root_->kept()) folder_ = VectorFolder::of(*root_->kept());  // before it is another's base
+  on_device_ = root_->model().device() != std::string_view("cpu");
+  const auto begins_alone = [&](const Error& why) {
+    single_ = true;
+    why_single_ = why.what();
+  };
   try {
     root_->fork();
-  } catch (const ConfigError& e) {  // a device, retention, an index that searching changes
-    single_ = true;
-    why_single_ = e.what();
-    if (memory) here_ = root_->snapshot();
+  } catch (const ConfigError& e) {  // retention, an index that searching changes, files of a device
+    begins_alone(e);
+  } catch (const BudgetError& e) {  // a device without room for another one
+    begins_alone(e);
   }
 }
 
 std::int64_t StartingPoint::bytes_for(std::int64_t tokens) const {
-  return host_bytes_of(*root_, tokens);
+  return root_->bytes_for(tokens);
 }
 
-std::int64_t host_bytes_of(const Sequence& sequence, std::int64_t tokens) {
-  const SequenceMemory* memory = sequence.memory();
-  if (!memory) {
-    const ModelConfig& model = sequence.config();
-    const auto attending =
-        std::count_if(model.layers.begin(), model.layers.end(),
-                      [](const LayerSpec& layer) { return layer.mixer == Mixer::attention; });
-    return tokens * attending * 2 * model.n_kv_heads * model.head_dim *
-           static_cast<std::int64_t>(sizeof(float));
-  }
-  MemoryConfig config = memory->config();
-  config.host_bytes = config.repr_bytes = config.disk_bytes = 0;  // of a tail, which has no folder
-  config.disk_dir.clear();
-  return plan_memory(config, memory->shape(), tokens,
-                     tokens / std::max<std::int64_t>(1, config.min_block), false)
-      .host.total();
-}
-
-std::shared_ptr<Sequence> StartingPoint::sequence() {
+std::shared_ptr<Sequence> StartingPoint::sequence(bool alone) {
   const std::lock_guard lock(mutex_);
-  if (!single_) return std::make_shared<Sequence>(root_->fork());
-  if (here_)
-    root_->restore(*here_);
-  else if (root_->tokens() > 0)
+  const bool gives_root = single_ || (alone && on_device_);
+  if (!gives_root && !root_->has_memory()) {
+    auto made = std::make_shared<Sequence>(root_->shared_model());
+    made->attach_full_attention(max_tokens_);
+    return made;
+  }
+  // The root stands here until it is given; from then on the snapshot knows where that was.
+  if (here_) root_->restore(*here_);
+  if (!gives_root) {
+    here_.reset();  // a fork ends it
+    return std::make_shared<Sequence>(root_->fork());
+  }
+  if (root_->has_memory()) {
+    if (!here_) here_ = root_->snapshot();
+  } else if (on_device_ || root_->tokens() > 0) {  // on a device it may have no cache yet
     root_->attach_full_attention(max_tokens_);
+  }
   return root_;
 }
 
@@ -105,6 +104,10 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
     throw ConfigError(
         fmt::format("passages cannot be read again here, where one sequence at a time begins: {}",
                     why_single_));
+  if (on_device_)  // whose memory one thread reads, the one that computes
+    throw ConfigError(
+        "passages of a memory on a device cannot be read again by a server yet; run it on the CPU, "
+        "or ask with `episodic ask --reread`");
   const auto still_wanted = [&] { return !wanted || wanted(); };
   const FinderTurn turn(*this, still_wanted);
   if (!turn) return {};

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "episodic/base/error.hpp"
+#include "episodic/memory/plan.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "episodic/model/memory_layers.hpp"
 #include "episodic/model/memory_settings.hpp"
@@ -168,6 +169,23 @@ class HostSequence final : public SequenceExecution {
       other->logits_.assign(last.begin(), last.end());
     }
     return other;
+  }
+
+  std::int64_t bytes_for(std::int64_t tokens) const override {
+    if (!memory_) {
+      const ModelConfig& model = decoder_.config();
+      const auto attending =
+          std::count_if(model.layers.begin(), model.layers.end(),
+                        [](const LayerSpec& layer) { return layer.mixer == Mixer::attention; });
+      return tokens * attending * 2 * model.n_kv_heads * model.head_dim *
+             static_cast<std::int64_t>(sizeof(float));
+    }
+    MemoryConfig config = memory_->config();
+    config.host_bytes = config.repr_bytes = config.disk_bytes = 0;  // of a tail, without a folder
+    config.disk_dir.clear();
+    return plan_memory(config, memory_->shape(), tokens,
+                       tokens / std::max<std::int64_t>(1, config.min_block), false)
+        .host.total();
   }
 
  private:

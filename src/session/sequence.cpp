@@ -206,6 +206,10 @@ Sequence Sequence::fork() {
   return other;
 }
 
+std::int64_t Sequence::bytes_for(std::int64_t tokens) const {
+  return execution_->bytes_for(tokens);
+}
+
 void Sequence::save() {
   if (kept_) execution_->save(*kept_);
 }

@@ -14,6 +14,7 @@
 #include <functional>
 #include <iterator>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -91,11 +92,11 @@ class StopAtSignal {
   std::thread waiter_;
 };
 
-/// What answers may take of host memory: as the flag says, else most of what is left when the model
-/// is loaded.
+/// What answers may take of memory where the model computes: as the flag says, else most of what is
+/// left when the model is loaded.
 std::int64_t bytes_for_answers(const ServeFlags& flags) {
   if (!flags.bytes.empty()) return parse_bytes(flags.bytes, "--answer-bytes");
-  const std::int64_t available = available_host_bytes();
+  const std::int64_t available = free_memory(flags.common);
   return available < 0 ? 0 : available / 10 * 9;
 }
 
@@ -166,6 +167,9 @@ std::string both(const std::string& a, const std::string& b) {
 }
 
 void attach_memory(Engine& engine, const ServeFlags& flags) {
+  // Of several answers on a device each takes its own cache, and nothing else needs one.
+  const bool on_host = std::string_view(engine.device()) == "cpu";
+  if (flags.model.full_attention && flags.parallel > 1 && !on_host) return;
   if (flags.dir.empty())
     return attach(engine, flags.common, flags.model, flags.model.new_memory_config(),
                   flags.max_tokens);
@@ -297,17 +301,15 @@ void add_serve(Command& app) {
             "Tokens that a request may come to, its answer included: a device takes its room for "
             "them at the start",
             1);
-  add_count(
-      sub, "--parallel", flags->parallel,
-      "Requests that are answered at once, in the same steps, each with windows of its own; on "
-      "a device 1",
-      1);
+  add_count(sub, "--parallel", flags->parallel,
+            "Requests that are answered at once, in the same steps, each with windows of its own",
+            1);
   add_count(sub, "--queue", flags->queue,
             "Requests that may wait behind those being answered; more are told to come again");
   sub.option(
       "--answer-bytes", flags->bytes,
-      "Host memory that answers may take together, such as 2GB; what does not fit waits; 0: no "
-      "bound (default: nine tenths of what is free)");
+      "Memory that answers may take together where the model computes, such as 2GB; what does not "
+      "fit waits; 0: no bound (default: nine tenths of what is free)");
   add_count(sub, "--keep-responses", flags->keep_responses,
             "Days that stored responses are kept in --memories; 0: for ever");
   add_count(sub, "--timeout", flags->timeout,

@@ -126,6 +126,9 @@ std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
                                               const ModelOptions& changes,
                                               std::optional<DType> dtype);
 
+/// Memory that is free where --device computes, in bytes; -1: it cannot be found out.
+std::int64_t free_memory(const CommonFlags& common);
+
 /// The products of training where --device says a device; null: torch's, on the host.
 /// \throws NotBuiltError as load_engine, and as load_device_products
 std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,

@@ -3,6 +3,7 @@
 
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
+#include "episodic/model/memory_settings.hpp"
 #include "trace_parts.hpp"
 
 namespace episodic::tools {
@@ -29,6 +30,8 @@ std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
   refuse_cuda(common);
   return nullptr;
 }
+
+std::int64_t free_memory(const CommonFlags& /*common*/) { return available_host_bytes(); }
 
 std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,
                                                    const OpenModel& /*model*/) {

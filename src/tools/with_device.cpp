@@ -2,6 +2,7 @@
 #include "engines.hpp"
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_products.hpp"
+#include "episodic/model/memory_settings.hpp"
 
 namespace episodic::tools {
 
@@ -32,6 +33,10 @@ std::unique_ptr<Engine> load_engine_on_device(const CommonFlags& common,
   options.dtype = dtype;
   options.event_tokens = common.whole_event_tokens();
   return load_device_engine(model, options, changes);
+}
+
+std::int64_t free_memory(const CommonFlags& common) {
+  return on_device(common) ? free_device_bytes() : available_host_bytes();
 }
 
 std::unique_ptr<FrozenProducts> products_on_device(const CommonFlags& common,

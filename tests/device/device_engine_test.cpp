@@ -13,6 +13,7 @@
 #include "episodic/base/error.hpp"
 #include "episodic/device/device_engine.hpp"
 #include "episodic/session/engine.hpp"
+#include "episodic/session/run.hpp"
 #include "episodic/timeline/surprise.hpp"
 #include "kernels/device.hpp"
 #include "model/tiny_llama.hpp"
@@ -154,6 +155,50 @@ TEST_CASE("engines: a score is of the tokens behind the step's first, the next o
     REQUIRE(nll[0] == 0.0f);
     REQUIRE(nll[1] >= 0.0f);
     REQUIRE(nll[2] == -1.0f);
+  });
+}
+
+TEST_CASE("engines: forks go on as sequences that read all of it, also in one step") {
+  EPISODIC_NEEDS_DEVICE();
+  of_all_engines([](Engine& engine) {
+    const bool memory = engine.has_memory();
+    const Ids text = random_ids(60, 5), one = random_ids(20, 6), other = random_ids(20, 7);
+    const auto read = [](Sequence& of, const Ids& ids) {
+      for (std::size_t at = 0; at < ids.size(); at += 10)
+        of.step(std::span(ids).subspan(at, 10), StepKind::prompt);
+      return std::vector<float>(of.logits().begin(), of.logits().end());
+    };
+    std::vector<std::vector<float>> expected;
+    for (const Ids* const behind : {&one, &other}) {
+      attach(engine, memory);
+      read(engine, text);
+      expected.push_back(read(engine, *behind));
+    }
+    attach(engine, memory);
+    read(engine, text);
+    const std::shared_ptr<const Sequence::Snapshot> before =
+        memory ? engine.snapshot() : nullptr;  // full attention has none
+    Sequence fork = engine.fork();
+    REQUIRE(fork.tokens() == 60);
+    REQUIRE(read(fork, other) == expected[1]);
+    REQUIRE(read(engine, one) == expected[0]);
+    if (memory) REQUIRE_THROWS_AS(engine.restore(*before), ConfigError);
+
+    attach(engine, memory);
+    read(engine, text);
+    Sequence first = engine.fork(), second = first.fork();
+    for (std::size_t at = 0; at < 20; at += 10) {
+      const SequenceInput inputs[] = {
+          {&first, std::span(one).subspan(at, 10), StepKind::prompt},
+          {&second, std::span(other).subspan(at, 10), StepKind::prompt}};
+      for (const StepResult& result : run(engine.model(), inputs)) result.require();
+    }
+    Sequence* const together[] = {&first, &second};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const std::span<const float> got = together[i]->logits();
+      for (std::size_t v = 0; v < got.size(); ++v)
+        REQUIRE(std::abs(got[v] - expected[i][v]) < 1e-4f);
+    }
   });
 }
 

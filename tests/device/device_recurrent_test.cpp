@@ -156,6 +156,44 @@ TEST_CASE("recurrent state on the device: sequences of a batch have their own") 
   }
 }
 
+TEST_CASE("recurrent state on the device: a fork has it, and sliding windows, as they were") {
+  EPISODIC_NEEDS_DEVICE();
+  for (const char* const name : {"lfm2", "qwen3_5", "granite4", "gemma3", "qwen3"})
+    for (const bool with_memory : {true, false})
+      for (const std::int64_t forked : {0, 1, 30}) {
+        INFO(name << (with_memory ? ", memory" : ", full attention") << ", forked at " << forked);
+        DeviceDecoder model = DeviceDecoder::load(family_checkpoint(name)),
+                      straight = model.share_weights();
+        const auto begin = [&](DeviceDecoder& of) {
+          if (with_memory)
+            of.attach_memory(memory_of(8, 4), 80);
+          else
+            of.attend_fully(80, 4);
+        };
+        const auto go = [&](DeviceDecoder& of, std::int64_t end, std::int64_t seed) {
+          return read(of, text(of.tokens(), end, seed), 4);
+        };
+        begin(model);
+        std::vector<float> there;
+        if (forked > 0) there = go(model, forked, 0);
+        DeviceDecoder fork = model.fork();
+        REQUIRE(fork.tokens() == forked);
+        if (forked > 0) {
+          REQUIRE(std::vector<float>(fork.logits().begin(), fork.logits().end()) == there);
+          REQUIRE(fork.surprise() == model.surprise());
+        }
+        go(model, 45, 1);
+        const std::vector<float> of_fork = go(fork, 52, 2);
+        const std::vector<float> of_model = go(model, 52, 1);
+        for (const auto& [seed, expected] : {std::pair(1, of_model), std::pair(2, of_fork)}) {
+          begin(straight);
+          if (forked > 0) go(straight, forked, 0);
+          if (seed == 1) go(straight, 45, 1);
+          REQUIRE(go(straight, 52, seed) == expected);
+        }
+      }
+}
+
 TEST_CASE("recurrent state on the device: a kept memory goes from host to device and back") {
   EPISODIC_NEEDS_DEVICE();
   // heads of 16, which are not padded

@@ -75,7 +75,9 @@ struct FreeMemory {
 /// Memory that can be mapped behind reserved addresses, and where one is.
 struct Physical {
   std::size_t size = 0;
-  bool held = false, mapped = false;
+  std::int64_t offset = 0;   // in the file that is the device's memory
+  int held = 0, mapped = 0;  // handles to it; places where it is
+  bool opened = false;
 };
 struct Mapping {
   std::size_t size = 0;
@@ -92,6 +94,7 @@ struct Device {
   std::map<unsigned long long, Physical> physical;
   std::map<unsigned long long, Mapping> mappings;  // by their first address
   unsigned long long last_physical = 0;
+  std::int64_t physical_end = 0;  // of that file
   std::size_t granularity = std::size_t{2} << 20;
   bool reserves = true;
   std::int64_t creates_left = -1, launches_left = -1, link_copies_left = -1;  // -1: no bound

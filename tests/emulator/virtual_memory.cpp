@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory mapped behind reserved addresses: the host's own pages, which fault until they are opened.
+// Memory mapped behind reserved addresses: pages of one file without a name, which fault until they
+// are opened. What is mapped at two places is the same pages there.
 #include <cuda.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -35,12 +38,26 @@ bool is_mapped(CUdeviceptr at, std::size_t size) {
   return false;
 }
 
+/// The device's memory. It grows, and what is given back is a hole in it.
+int memory_file() {
+  static const int file = memfd_create("episodic_emulated_device", MFD_CLOEXEC);
+  return file;
+}
+
 /// Gives memory back that nothing holds or maps.
-void settle(CUmemGenericAllocationHandle memory) {
+void give_back_unused(CUmemGenericAllocationHandle memory) {
   const auto found = device.physical.find(memory);
-  if (found == device.physical.end() || found->second.held || found->second.mapped) return;
+  if (found == device.physical.end() || found->second.held > 0 || found->second.mapped > 0) return;
   device.used -= static_cast<std::int64_t>(found->second.size);
+  static_cast<void>(fallocate(memory_file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                              found->second.offset, static_cast<off_t>(found->second.size)));
   device.physical.erase(found);
+}
+
+/// Addresses without memory.
+void* without_memory(void* at, std::size_t size) {
+  return mmap(at, size, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
 }
 
 template <class Call>
@@ -60,6 +77,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
       {"cuMemCreate", address_of(cuMemCreate)},
       {"cuMemRelease", address_of(cuMemRelease)},
       {"cuMemMap", address_of(cuMemMap)},
+      {"cuMemRetainAllocationHandle", address_of(cuMemRetainAllocationHandle)},
       {"cuMemUnmap", address_of(cuMemUnmap)},
       {"cuMemSetAccess", address_of(cuMemSetAccess)}};
   *function = nullptr;
@@ -86,8 +104,7 @@ CUresult cuMemAddressReserve(CUdeviceptr* at, std::size_t size, std::size_t, CUd
                              unsigned long long flags) {
   if (!at || !is_whole(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!device.reserves) return CUDA_ERROR_NOT_SUPPORTED;
-  void* const range =
-      mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const range = without_memory(nullptr, size);
   if (range == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   device.reservations[range] = size;
   *at = reinterpret_cast<CUdeviceptr>(range);
@@ -111,31 +128,50 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* memory, std::size_t size,
   const auto bytes = static_cast<std::int64_t>(size);
   if (device.creates_left == 0 || device.used + bytes > device.capacity)
     return CUDA_ERROR_OUT_OF_MEMORY;
+  const auto offset = static_cast<off_t>(device.physical_end);
+  if (ftruncate(memory_file(), offset + static_cast<off_t>(size)) != 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
   if (device.creates_left > 0) --device.creates_left;
   device.used += bytes;
   device.peak = std::max(device.peak, device.used);
+  device.physical_end += bytes;
   *memory = ++device.last_physical;
-  device.physical[*memory] = {size, true, false};
+  device.physical[*memory] = {size, offset, 1, 0, false};
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle memory) {
   const auto found = device.physical.find(memory);
-  if (found == device.physical.end() || !found->second.held) return CUDA_ERROR_INVALID_VALUE;
-  found->second.held = false;
-  settle(memory);
+  if (found == device.physical.end() || found->second.held == 0) return CUDA_ERROR_INVALID_VALUE;
+  --found->second.held;
+  give_back_unused(memory);
   return CUDA_SUCCESS;
 }
 
-/// As far as it is used: all of a memory, at one place.
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* memory, void* at) {
+  if (!memory) return CUDA_ERROR_INVALID_VALUE;
+  auto next = device.mappings.upper_bound(reinterpret_cast<CUdeviceptr>(at));
+  if (next == device.mappings.begin()) return CUDA_ERROR_INVALID_VALUE;
+  --next;
+  if (reinterpret_cast<CUdeviceptr>(at) - next->first >= next->second.size)
+    return CUDA_ERROR_INVALID_VALUE;
+  *memory = next->second.memory;
+  ++device.physical.at(*memory).held;
+  return CUDA_SUCCESS;
+}
+
+/// As far as it is used: all of a memory, at any number of places.
 CUresult cuMemMap(CUdeviceptr at, std::size_t size, std::size_t offset,
                   CUmemGenericAllocationHandle memory, unsigned long long flags) {
   const auto found = device.physical.find(memory);
-  if (found == device.physical.end() || !found->second.held || found->second.mapped ||
-      found->second.size != size || offset != 0 || flags != 0 || at % device.granularity != 0 ||
-      !is_reserved(at, size) || is_mapped(at, size))
+  if (found == device.physical.end() || found->second.held == 0 || found->second.size != size ||
+      offset != 0 || flags != 0 || at % device.granularity != 0 || !is_reserved(at, size) ||
+      is_mapped(at, size))
     return CUDA_ERROR_INVALID_VALUE;
-  found->second.mapped = true;
+  if (mmap(pointer(at), size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory_file(),
+           found->second.offset) == MAP_FAILED)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  ++found->second.mapped;
   device.mappings[at] = {size, memory};
   return CUDA_SUCCESS;
 }
@@ -145,12 +181,11 @@ CUresult cuMemUnmap(CUdeviceptr at, std::size_t size) {
   if (found == device.mappings.end() || found->second.size != size) return CUDA_ERROR_INVALID_VALUE;
   ++device.calls.frees;
   // Nothing says that this waits: what still uses it faults.
-  mprotect(pointer(at), size, PROT_NONE);
-  madvise(pointer(at), size, MADV_DONTNEED);
+  if (without_memory(pointer(at), size) == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUmemGenericAllocationHandle memory = found->second.memory;
   device.mappings.erase(found);
-  device.physical.at(memory).mapped = false;
-  settle(memory);
+  --device.physical.at(memory).mapped;
+  give_back_unused(memory);
   return CUDA_SUCCESS;
 }
 
@@ -161,7 +196,10 @@ CUresult cuMemSetAccess(CUdeviceptr at, std::size_t size, const CUmemAccessDesc*
       access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
     return CUDA_ERROR_INVALID_VALUE;
   if (mprotect(pointer(at), size, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  emulator::make_unwritten(pointer(at), size);
+  // Content is what it was, but for memory that nothing could have written yet.
+  bool& opened = device.physical.at(found->second.memory).opened;
+  if (!opened) emulator::make_unwritten(pointer(at), size);
+  opened = true;
   return CUDA_SUCCESS;
 }
 

@@ -100,6 +100,14 @@ class DeviceDecoder final : public LanguageModel {
   /// at a time for all of them.
   DeviceDecoder share_weights() const;
 
+  /// A further sequence of this model that goes on from here, with the memory forked
+  /// (DeviceMemory::fork), or full attention's keys and values copied. A memory of the host that
+  /// this one came from stays this one's: a fork is not saved to it. One thread at a time for both.
+  /// \throws as DeviceMemory::fork; BudgetError where the device has no room for another sequence
+  DeviceDecoder fork();
+  /// Device memory that a fork takes to go on for so many tokens, about.
+  std::int64_t fork_bytes(std::int64_t tokens) const;
+
   /// What such a model will take with a memory and steps of `chunk` tokens. Needs no device.
   /// \throws FileError, DataError, ConfigError
   static DeviceModelBytes bytes_needed(const std::filesystem::path& model_dir,

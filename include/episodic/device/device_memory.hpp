@@ -301,6 +301,18 @@ class DeviceMemory final : public SequenceMemory {
   ///         (to fewer tokens): the tokens between are gone
   void restore(const MemorySnapshot& snapshot) override;
 
+  /// A further memory on the same stream that goes on from here, of the same settings and
+  /// max_tokens. Keys, values and representatives of closed events are there once, as far as they
+  /// fill pieces of 8 MiB that were taken at once; what is left of them, windows and tables are
+  /// copied within the device. Each may live longer than the other. Neither can go back behind this
+  /// point: snapshots of before are good for nothing. Both may forget and pin by themselves.
+  /// \throws ConfigError where events are at home in page-locked memory or files; DataError in an
+  ///         open step, and as `check`; BudgetError: this memory is then as it was
+  DeviceMemory fork();
+  /// Device memory that a fork takes to go on for so many tokens, if they close the shortest events
+  /// and all of what is final is shared.
+  std::int64_t fork_bytes(std::int64_t tokens) const;
+
   /// Files are the host memory's: `save` brings one up to date.
   std::string refusal(Capability capability) const override;
 
@@ -321,8 +333,8 @@ class DeviceMemory final : public SequenceMemory {
 
   /// Becomes a memory of the host (of the same settings and shape): it then goes on as that would.
   /// \throws ConfigError naming the setting; BudgetError beyond max_tokens or device memory: it is
-  /// then as it was; FileError where
-  ///         events cannot be read: then empty
+  ///         then as it was, or empty where it shares events with a fork; FileError where events
+  ///         cannot be read: then empty
   void load(const EpisodicMemory& from);
   /// Brings the host's memory that this one was loaded from up to this one's state: events closed
   /// since, windows, thresholds. A kept one is then ready for `commit`.
@@ -339,6 +351,7 @@ class DeviceMemory final : public SequenceMemory {
  private:
   class Snapshot;
   struct Impl;
+  explicit DeviceMemory(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

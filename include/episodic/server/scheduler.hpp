@@ -36,8 +36,8 @@ struct SchedulerOptions {
   std::int64_t max_tokens = 0;  ///< that work may come to, answer included; 0: no limit
   std::size_t queue = 64;       ///< requests that may wait behind those that are answered
   std::size_t parallel = 1;     ///< requests that are answered at once, >= 1
-  /// Host memory that the answers on their way may take together (host_bytes_of); what does not fit
-  /// waits. 0: no bound.
+  /// Memory that the answers on their way may take together, where the model computes
+  /// (Sequence::bytes_for); what does not fit waits. 0: no bound.
   std::int64_t bytes = 0;
   InFlight::Limits in_flight;
 };
@@ -127,6 +127,8 @@ class Scheduler {
   bool begin_one();
   Lane* lane_for(const InFlight& request, std::span<const std::int64_t> prompt);
   std::int64_t bytes_of_lanes() const;
+  std::unique_ptr<Lane> new_lane(const Work& work, bool others_end);
+  bool give_up_oldest(const Lane* kept);
   void make_room(std::int64_t bytes, std::size_t lanes, const Lane* kept);
   void make_step();
   std::vector<Lane*> choose_readers(bool answer_starts);

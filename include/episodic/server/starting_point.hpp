@@ -18,9 +18,9 @@
 
 namespace episodic::server {
 
-/// What was read before an answer begins: a memory, or nothing. On the host sequences that begin
-/// here share its events (Sequence::fork). Where its memory cannot be shared, and on a device, one
-/// sequence at a time begins here.
+/// What was read before an answer begins: a memory, or nothing. Sequences that begin here share its
+/// events (Sequence::fork). Where its memory cannot be shared, or a device has no room for a second
+/// one, one sequence at a time begins here.
 ///
 ///     StartingPoint book(std::make_shared<Sequence>(std::move(read)));
 ///     const std::shared_ptr<Sequence> mine = book.sequence();
@@ -34,8 +34,12 @@ class StartingPoint {
   explicit StartingPoint(std::shared_ptr<Sequence> root, std::int64_t max_tokens = 0);
 
   /// A sequence that stands here. With `single` it is the same one each time, brought back here.
+  /// \param alone nobody begins here before it is given back: on a device it is the same one each
+  ///        time then too, which saves another one's windows
   /// \throws as Sequence::fork
-  std::shared_ptr<Sequence> sequence();
+  std::shared_ptr<Sequence> sequence(bool alone = false);
+  /// Whether that one is a sequence's: the memory is then counted with the starting point.
+  bool gave(const Sequence& sequence) const { return &sequence == root_.get(); }
   /// Whether one sequence at a time can begin here.
   bool single() const { return single_; }
   /// Why, where it is so.
@@ -43,8 +47,7 @@ class StartingPoint {
   std::int64_t tokens() const { return tokens_; }
   /// Tokens before it as far as they are known: -1 where not.
   std::span<const std::int64_t> ids() const { return ids_; }
-  /// Host memory that work of so many tokens takes here, its windows included, beside what is there
-  /// once for all. About: events are taken to be short.
+  /// \see Sequence::bytes_for
   std::int64_t bytes_for(std::int64_t tokens) const;
   /// Of the memory; nothing with full attention.
   MemoryUsage usage() const { return usage_; }
@@ -55,7 +58,8 @@ class StartingPoint {
   /// \param wanted asked several times a second meanwhile; may be empty. Where it says false
   /// nothing
   ///        is found, and what was encoded is not lost
-  /// \throws ConfigError where `single`, and for a memory whose heads have events of their own
+  /// \throws ConfigError where `single`, on a device, and for a memory whose heads have events of
+  ///         their own
   std::vector<Passage> passages(std::string_view question, const PassageOptions& options,
                                 const std::shared_ptr<WindowVectors>& vectors = nullptr,
                                 const std::function<bool()>& wanted = {});
@@ -63,11 +67,11 @@ class StartingPoint {
  private:
   std::shared_ptr<Sequence> root_;
   std::int64_t max_tokens_, tokens_;
-  std::shared_ptr<const Sequence::Snapshot> here_;  // where `single`, with a memory
+  std::shared_ptr<const Sequence::Snapshot> here_;  // once the root was given, with a memory
   std::vector<std::int64_t> ids_;
   MemoryUsage usage_;
   std::string why_single_;
-  bool single_ = false;
+  bool single_ = false, on_device_ = false;
   VectorFolder folder_;  // of its memory, if it is kept
   std::mutex mutex_;
   class FinderTurn;
@@ -77,9 +81,5 @@ class StartingPoint {
   bool taken_ = false;
   std::optional<PassageFinder> finder_;  // once passages were asked for
 };
-
-/// Host memory that a sequence takes with so many more tokens: its windows, and the events that
-/// they close, by plan_memory; keys and values of all layers with full attention.
-std::int64_t host_bytes_of(const Sequence& sequence, std::int64_t tokens);
 
 }  // namespace episodic::server

@@ -45,9 +45,9 @@ struct Work {
 
   /// Tokens that it comes to at most.
   std::int64_t most_tokens() const { return prompt_tokens() + (reads_only ? 0 : options.max_new); }
-  /// Host memory that it takes, about.
+  /// Memory that it takes where the model computes, about.
   std::int64_t bytes() const {
-    return start ? start->bytes_for(most_tokens()) : host_bytes_of(*sequence, most_tokens());
+    return start ? start->bytes_for(most_tokens()) : sequence->bytes_for(most_tokens());
   }
   std::int64_t prompt_tokens() const {
     return static_cast<std::int64_t>(prompt.text.size() + prompt.question.size());

@@ -91,6 +91,8 @@ class SequenceExecution {
   virtual void save(EpisodicMemory& kept) = 0;
   /// A further sequence that goes on from here. \see Sequence::fork
   virtual std::unique_ptr<SequenceExecution> fork() = 0;
+  /// \see Sequence::bytes_for
+  virtual std::int64_t bytes_for(std::int64_t tokens) const = 0;
 
  protected:
   SequenceExecution() = default;

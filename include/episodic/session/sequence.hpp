@@ -115,13 +115,17 @@ class Sequence : public LanguageModel {
   void restore(const Snapshot& snapshot);
 
   /// A further sequence that goes on from here. What was read so far is there once: the memory
-  /// becomes a base of both (EpisodicMemory::share), which neither can go back behind or forget
-  /// from; snapshots that were taken before are good for nothing. Full attention is copied.
+  /// becomes a base of both (EpisodicMemory::share, on a device DeviceMemory::fork), which neither
+  /// can go back behind; on the host neither can forget from it. Snapshots that were taken before
+  /// are good for nothing. Full attention is copied.
   /// \throws ConfigError with a memory that is kept in a folder and may be written (commit, and
-  /// fork
-  ///         the folder: fork_memory), with one that cannot be shared, and on a device; the
-  ///         sequence is then as it was
+  ///         fork the folder: fork_memory), and with one that cannot be shared; BudgetError where a
+  ///         device has no room for another one: the sequence is then as it was
   Sequence fork();
+  /// Memory that a fork takes to go on for so many tokens, where the model computes: windows, the
+  /// events that they close, by plan_memory, and a step on a device; keys and values of all layers
+  /// with full attention. About: events are taken to be short.
+  std::int64_t bytes_for(std::int64_t tokens) const;
 
   /// Back to the state after the first `tokens` tokens: a kept memory starts again from its newest
   /// state before them and reads what lies between once more. What was forgotten or pinned since

@@ -38,6 +38,7 @@ CUresult cuMemAddressFree(CUdeviceptr at, std::size_t size);
 CUresult cuMemCreate(CUmemGenericAllocationHandle* memory, std::size_t size,
                      const CUmemAllocationProp* of, unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle memory);
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* memory, void* at);
 CUresult cuMemMap(CUdeviceptr at, std::size_t size, std::size_t offset,
                   CUmemGenericAllocationHandle memory, unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr at, std::size_t size);
