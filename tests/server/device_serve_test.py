@@ -63,20 +63,47 @@ def answers(port):
     return said
 
 
+def at_once(port):
+    """What a server says to requests that come together."""
+    prompts = [("The old prince number", "book"), ("And the door", "book"), ("The king said", None), ("The river", "book")]
+    said = [None] * len(prompts)
+
+    def one(i, prompt, memory):
+        body = {"prompt": prompt, "max_tokens": 6, "temperature": 0, **({"memory": memory} if memory else {})}
+        said[i] = ask(port, "completions", body)["choices"][0]["text"]
+
+    threads = [threading.Thread(target=one, args=(i, *prompt)) for i, prompt in enumerate(prompts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return said
+
+
 def main():
     program, device_program, model = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         with server(program, model, folder + "/host") as port:
             host = answers(port)
+            together = at_once(port)
         with server(device_program, model, folder + "/device", "--device", "cuda") as port:
             device = answers(port)
         # a memory that the device kept is the host's to go on with
         with server(program, model, folder + "/device") as port:
             after = ask(port, "completions", {"prompt": "The river", "memory": "book", "max_tokens": 6,
                                               "temperature": 0})["choices"][0]["text"]
-    print(json.dumps({"host": host, "device": device, "after": after}, indent=1))
-    if host != device or after != host[4]:
+        with server(device_program, model, folder + "/device", "--device", "cuda", "--parallel", "3") as port:
+            device_together = at_once(port)
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+                connection.request("GET", "/metrics")
+                metrics = connection.getresponse().read().decode()
+    print(json.dumps({"host": host, "device": device, "after": after, "together": together,
+                      "device together": device_together}, indent=1))
+    if host != device or after != host[4] or together != device_together:
         raise SystemExit("device_serve_test: the answers differ")
+    sequences = re.search(r"^episodic_sequences (\d+)", metrics, re.M)
+    if not sequences or int(sequences[1]) < 2:
+        raise SystemExit(f"device_serve_test: no two sequences at once: {sequences and sequences[0]}")
 
 
 if __name__ == "__main__":
