@@ -15,7 +15,8 @@ namespace episodic::c {
 namespace {
 
 // Of version 1, for ever: these stay when a struct grows (tests/c/abi_v1.txt).
-constexpr std::size_t kShapeLeast = 88, kViewLeast = 64, kInfoLeast = 56, kMemoryOptionsLeast = 56;
+constexpr std::size_t kShapeLeast = 88, kViewLeast = 64, kInfoLeast = 56, kMemoryOptionsLeast = 56,
+                      kDeviceOptionsLeast = 56;
 
 MemoryShape shape_of(const episodic_shape* given) {
   const episodic_shape s = known_fields(given, "shape", {}, kShapeLeast);
@@ -54,28 +55,37 @@ MemoryConfig settings_of(const char* settings) {
   return settings ? change_memory_config({}, settings, "settings") : MemoryConfig();
 }
 
-MutableTensorView view_of(const episodic_view* given, const char* name) {
-  const episodic_view v = known_fields(given, name, {}, kViewLeast);
+/// Of episodic_dtype. \throws DataError naming the argument
+DType dtype_of(int32_t given, const char* name) {
   constexpr DType kTypes[] = {DType::float32, DType::bfloat16, DType::float16};
-  if (v.dtype < 0 || v.dtype > 2)
-    throw DataError(std::string(name) + ": dtype = " + std::to_string(v.dtype) +
+  if (given < 0 || given > 2)
+    throw DataError(std::string(name) + ": dtype = " + std::to_string(given) +
                     ", must be one of episodic_dtype");
-  if (reinterpret_cast<std::uintptr_t>(v.data) % size_of(kTypes[v.dtype]) != 0)
+  return kTypes[given];
+}
+
+/// \param memory that is to take it
+MutableTensorView view_of(const episodic_view* given, const char* name,
+                          const SequenceMemory& memory) {
+  const episodic_view v = known_fields(given, name, {}, kViewLeast);
+  const DType dtype = dtype_of(v.dtype, name);
+  if (reinterpret_cast<std::uintptr_t>(v.data) % size_of(dtype) != 0)
     throw DataError(std::string(name) + ": the address is no multiple of its elements' " +
-                    std::to_string(size_of(kTypes[v.dtype])) + " bytes");
+                    std::to_string(size_of(dtype)) + " bytes");
   const TensorSizes sizes{v.n, v.heads, v.dim};
   // as each of them is checked against the step only later: packed rows without overflow
   int64_t row = 0;
   if (__builtin_mul_overflow(v.heads, v.dim, &row))
     throw DataError(std::string(name) + ": heads = " + std::to_string(v.heads) +
                     " and dim = " + std::to_string(v.dim) + " are more than any memory holds");
-  MutableTensorView view(v.data, kTypes[v.dtype], sizes, TensorStrides{row, v.dim});
+  MutableTensorView view(v.data, dtype, sizes, TensorStrides{row, v.dim});
+  view.memory = memory.memory_kind();
   if (v.row_stride != 0 || v.head_stride != 0) view.strides = {v.row_stride, v.head_stride};
   view.rotary = v.rotated ? Rotary::after : Rotary::before;
   return view;
 }
 
-void require_open(const EpisodicMemory& memory, std::size_t n) {
+void require_open(const SequenceMemory& memory, std::size_t n) {
   if (const int64_t open = memory.open_tokens(); open == 0 || static_cast<int64_t>(n) != open)
     throw DataError("end_step: n = " + std::to_string(n) + ", the open step has " +
                     std::to_string(open) + " tokens");
@@ -173,6 +183,32 @@ int32_t episodic_memory_make(const episodic_memory_options* options, episodic_me
   });
 }
 
+int32_t episodic_memory_on_device(const episodic_device_options* options, episodic_memory* memory) {
+  return call([&] {
+    require(memory, "memory");
+    const episodic_device_options o = known_fields(options, "options", {}, kDeviceOptionsLeast);
+    DeviceMemorySettings settings;
+    settings.config = settings_of(o.settings);
+    settings.shape = shape_of(require(o.shape, "options: shape"));
+    settings.dtype = dtype_of(o.dtype, "options");
+    settings.device = o.device_number;
+    settings.max_tokens = o.max_tokens;
+    settings.rotated = o.rotated != 0;
+    settings.stream = o.stream;
+    *memory = Handles::all().add<episodic_memory>(
+        std::make_shared<MemoryObject>(memory_on_device(settings)));
+  });
+}
+
+int32_t episodic_memory_use_stream(episodic_memory memory, void* stream) {
+  return call([&] {
+    const Held<MemoryObject> held(memory);
+    if (!held->on_device)
+      throw ConfigError("use_stream: the memory is on the host, where there are no streams");
+    held->on_device->use_stream(stream);
+  });
+}
+
 int32_t episodic_memory_free(episodic_memory memory) {
   return call([&] { Handles::all().remove<MemoryObject>(memory); });
 }
@@ -184,7 +220,7 @@ int32_t episodic_memory_begin_step(episodic_memory memory, int64_t n, int32_t de
     if (held->layers)
       held->layers->begin_step(n, kind);
     else
-      held->memory.begin_step(n, kind);
+      held->memory().begin_step(n, kind);
   });
 }
 
@@ -193,12 +229,13 @@ int32_t episodic_memory_attend(episodic_memory memory, int64_t layer, const epis
                                const episodic_view* out) {
   return call([&] {
     const Held<MemoryObject> held(memory);
+    SequenceMemory& of = held->memory();
+    const MutableTensorView queries = view_of(q, "q", of), keys = view_of(k, "k", of),
+                            values = view_of(v, "v", of), to = view_of(out, "out", of);
     if (held->layers)
-      return held->layers->attend(layer, view_of(q, "q"), view_of(k, "k"), view_of(v, "v"),
-                                  view_of(out, "out"));
-    // the base's: it takes what any memory takes
-    static_cast<SequenceMemory&>(held->memory)
-        .attend(layer, view_of(q, "q"), view_of(k, "k"), view_of(v, "v"), view_of(out, "out"));
+      held->layers->attend(layer, queries, keys, values, to);
+    else
+      of.attend(layer, queries, keys, values, to);
   });
 }
 
@@ -207,8 +244,8 @@ int32_t episodic_memory_end_step(episodic_memory memory, const float* surprise, 
     const Held<MemoryObject> held(memory);
     require_count(n, sizeof(float), "surprise");
     end_step(*held, [&] {
-      static_cast<SequenceMemory&>(held->memory)
-          .end_step(SurpriseView{surprise, static_cast<int64_t>(n), MemoryKind::host});
+      SequenceMemory& of = held->memory();
+      of.end_step(SurpriseView{surprise, static_cast<int64_t>(n), of.memory_kind()});
     });
   });
 }
@@ -217,17 +254,18 @@ int32_t episodic_memory_end_step_logits(episodic_memory memory, const int64_t* i
                                         const float* logits, int64_t vocab, int64_t row_stride) {
   return call([&] {
     const Held<MemoryObject> held(memory);
-    require_open(held->memory, n);
+    require_open(held->memory(), n);
     require(ids, "ids");
     require(logits, "logits");
     if (vocab < 1 || row_stride < vocab)
       throw DataError("end_step: vocab = " + std::to_string(vocab) + " and row_stride = " +
                       std::to_string(row_stride) + ", must be 1 <= vocab <= row_stride");
     constexpr int64_t kMostFloats = int64_t{1} << 54;
-    if (row_stride > kMostFloats / held->memory.open_tokens())
+    if (row_stride > kMostFloats / held->memory().open_tokens())
       throw DataError("end_step: row_stride = " + std::to_string(row_stride) +
                       ", the last row would lie beyond all memory");
-    end_step(*held, [&] { held->memory.end_step(ids, logits, vocab, row_stride); });
+    if (held->on_device) return held->on_device->end_step({ids, n}, logits, vocab, row_stride);
+    end_step(*held, [&] { held->on_host("end_step").end_step(ids, logits, vocab, row_stride); });
   });
 }
 
@@ -236,7 +274,8 @@ int32_t episodic_memory_end_step_ids(episodic_memory memory, const int64_t* ids,
                                      int64_t vocab) {
   return call([&] {
     const Held<MemoryObject> held(memory);
-    require_open(held->memory, n);
+    EpisodicMemory& host = held->on_host("end_step_ids");
+    require_open(host, n);
     require(ids, "ids");
     require(last_logits, "last_logits");
     if (vocab < 1)
@@ -244,7 +283,7 @@ int32_t episodic_memory_end_step_ids(episodic_memory memory, const int64_t* ids,
     require_count(static_cast<std::size_t>(vocab), sizeof(float), "last_logits");
     const StepSurprise step{array_of(surprise, n - 1, "surprise"),
                             {last_logits, static_cast<std::size_t>(vocab)}};
-    end_step(*held, [&] { held->memory.end_step(ids, step); });
+    end_step(*held, [&] { host.end_step(ids, step); });
   });
 }
 
@@ -254,7 +293,7 @@ int32_t episodic_memory_abandon_step(episodic_memory memory) {
     if (held->layers)
       held->layers->state().abandon_step();
     else
-      held->memory.abandon_step();
+      held->memory().abandon_step();
   });
 }
 
@@ -262,11 +301,11 @@ int32_t episodic_memory_ids(episodic_memory memory, episodic_range tokens, int64
                             size_t capacity, size_t* n) {
   return call([&] {
     const Held<MemoryObject> held(memory);
-    if (tokens.start < 0 || tokens.end < tokens.start || tokens.end > held->memory.tokens())
+    EpisodicMemory& host = held->on_host("ids");
+    if (tokens.start < 0 || tokens.end < tokens.start || tokens.end > host.tokens())
       throw DataError("ids: tokens " + std::to_string(tokens.start) + " to " +
                       std::to_string(tokens.end) + " are not within the memory's");
-    copy_items<int64_t>(held->memory.token_ids(tokens.start, tokens.end - tokens.start), ids,
-                        capacity, n);
+    copy_items<int64_t>(host.token_ids(tokens.start, tokens.end - tokens.start), ids, capacity, n);
   });
 }
 
@@ -276,21 +315,21 @@ int32_t episodic_memory_reset(episodic_memory memory) {
     if (held->layers)
       held->layers->state().reset();
     else
-      held->memory.reset();
+      held->memory().reset();
   });
 }
 
 int32_t episodic_memory_get_info(episodic_memory memory, episodic_memory_info* info) {
   return call([&] {
     const Held<MemoryObject> held(memory);
-    const EpisodicMemory& m = held->memory;
+    const SequenceMemory& m = held->checked();
     episodic_memory_info found{};
     found.tokens = m.tokens();
     found.events = m.events().size();
-    found.lanes = m.lanes();
+    found.lanes = held->on_device ? held->on_device->lanes() : held->on_host("lanes").lanes();
     found.chunk = m.config().chunk;
     found.open_tokens = m.open_tokens();
-    found.kept = m.kept();
+    found.kept = !held->on_device && held->on_host("kept").kept();
     write_known(info, found, "info", kInfoLeast);
   });
 }
@@ -298,14 +337,15 @@ int32_t episodic_memory_get_info(episodic_memory memory, episodic_memory_info* i
 int32_t episodic_memory_events(episodic_memory memory, int64_t first, episodic_range* events,
                                size_t capacity, size_t* n) {
   return call([&] {
-    copy_events(Held<MemoryObject>(memory)->memory.events(), first, events, capacity, n);
+    const Held<MemoryObject> held(memory);
+    copy_events(held->checked().events(), first, events, capacity, n);
   });
 }
 
 int32_t episodic_memory_recalled(episodic_memory memory, int64_t lane, int64_t* events,
                                  size_t capacity, size_t* n) {
   return call([&] {
-    const LaneRecall lists = Held<MemoryObject>(memory)->memory.recall_lists(lane);
+    const LaneRecall lists = Held<MemoryObject>(memory)->checked().recall_lists(lane);
     std::vector<int64_t> all = lists.similarity;
     all.insert(all.end(), lists.contiguity.begin(), lists.contiguity.end());
     copy_items<int64_t>(all, events, capacity, n);
@@ -320,7 +360,8 @@ int32_t episodic_memory_snapshot(episodic_memory memory, episodic_snapshot* snap
     if (held->layers)
       object->of_layers = held->layers->state().snapshot();
     else
-      object->of_memory = held->memory.snapshot();
+      object->of_memory = held->memory().snapshot();
+    if (held->on_device) object->logits = held->on_device->logits();
     *snapshot = Handles::all().add<episodic_snapshot>(std::move(object));
   });
 }
@@ -336,7 +377,8 @@ int32_t episodic_memory_restore(episodic_memory memory, episodic_snapshot snapsh
     if (held->layers)
       held->layers->state().restore(*of->of_layers);
     else
-      held->memory.restore(*of->of_memory);
+      held->memory().restore(*of->of_memory);
+    if (held->on_device) held->on_device->restore(of->logits);
   });
 }
 
@@ -344,26 +386,28 @@ int32_t episodic_memory_fork(episodic_memory memory, episodic_memory* other) {
   return call([&] {
     require(other, "other");
     const Held<MemoryObject> held(memory);
-    auto made = std::make_shared<MemoryObject>(EpisodicMemory(held->memory.share()));
-    if (held->layers) made->layers = held->layers->over(made->memory);
+    auto made = held->on_device
+                    ? std::make_shared<MemoryObject>(held->on_device->fork())
+                    : std::make_shared<MemoryObject>(EpisodicMemory(held->on_host("fork").share()));
+    if (held->layers) made->layers = held->layers->over(made->on_host("fork"));
     *other = Handles::all().add<episodic_memory>(std::move(made));
   });
 }
 
 int32_t episodic_memory_commit(episodic_memory memory) {
-  return call([&] { Held<MemoryObject>(memory)->memory.commit(); });
+  return call([&] { Held<MemoryObject>(memory)->memory().commit(); });
 }
 
 int32_t episodic_memory_forget(episodic_memory memory, episodic_range tokens, size_t* forgotten) {
   return call([&] {
     const auto gone =
-        Held<MemoryObject>(memory)->memory.forget(TokenRange{tokens.start, tokens.end});
+        Held<MemoryObject>(memory)->memory().forget(TokenRange{tokens.start, tokens.end});
     if (forgotten) *forgotten = gone.size();
   });
 }
 
 int32_t episodic_memory_pin(episodic_memory memory, int64_t event, int32_t pinned) {
-  return call([&] { Held<MemoryObject>(memory)->memory.pin(event, pinned != 0); });
+  return call([&] { Held<MemoryObject>(memory)->memory().pin(event, pinned != 0); });
 }
 
 int32_t episodic_folder_fork(const char* from, const char* to) {

@@ -5,10 +5,13 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "episodic/base/error.hpp"
 #include "episodic/memory/episodic_memory.hpp"
 #include "episodic/session/generation.hpp"
 #include "episodic/session/model.hpp"
@@ -16,6 +19,7 @@
 #include "episodic/session/recall_notes.hpp"
 #include "episodic/session/sequence.hpp"
 #include "handles.hpp"
+#include "memory_on_device.hpp"
 #include "model_layers.hpp"
 
 namespace episodic::c {
@@ -38,11 +42,34 @@ struct SequenceObject final : Object {
 struct MemoryObject final : Object {
   static constexpr const char* kKind = "memory";
   const char* kind() const override { return kKind; }
-  explicit MemoryObject(EpisodicMemory m) : memory(std::move(m)) {}
+  explicit MemoryObject(EpisodicMemory m) : host_(std::move(m)) {}
   MemoryObject(EpisodicMemory m, const ModelConfig& model, const ModelConfig& caller)
-      : memory(std::move(m)), layers(std::make_unique<ModelLayers>(memory, model, caller)) {}
-  EpisodicMemory memory;
-  std::unique_ptr<ModelLayers> layers;  // null: the memory serves all layers, as they come
+      : host_(std::move(m)), layers(std::make_unique<ModelLayers>(*host_, model, caller)) {}
+  explicit MemoryObject(std::unique_ptr<MemoryOnDevice> m) : on_device(std::move(m)) {}
+
+  SequenceMemory& memory() {
+    return host_ ? static_cast<SequenceMemory&>(*host_) : on_device->memory();
+  }
+  /// The same, to be looked at. \throws DataError for what a device found wrong
+  const SequenceMemory& checked() {
+    if (on_device) on_device->check();
+    return memory();
+  }
+  /// \throws ConfigError for a memory on a device, naming the call
+  EpisodicMemory& on_host(const char* call) {
+    if (!host_)
+      throw ConfigError(std::string(call) +
+                        ": not of a memory on a device, which has no ids and no folder; make the "
+                        "memory on the host");
+    return *host_;
+  }
+
+ private:
+  std::optional<EpisodicMemory> host_;  // before what reads it
+
+ public:
+  std::unique_ptr<ModelLayers> layers;        // null: the memory serves all layers, as they come
+  std::unique_ptr<MemoryOnDevice> on_device;  // null: on the host
 };
 
 /// Of a memory or of a sequence.
@@ -50,6 +77,7 @@ struct SnapshotObject final : Object {
   static constexpr const char* kKind = "snapshot";
   const char* kind() const override { return kKind; }
   std::shared_ptr<const MemorySnapshot> of_memory;
+  std::shared_ptr<const MemoryOnDevice::Logits> logits;  // beside one on a device, if it has some
   std::shared_ptr<const SequenceSnapshot> of_layers;
   std::shared_ptr<const Sequence::Snapshot> of_sequence;
 };

@@ -972,6 +972,22 @@ void Caller::list_calls() {
     Exactly<float> surprise(below(9), 1.0f);
     return episodic_memory_end_step(memory(), or_null(surprise.data()), count(surprise.size()));
   });
+  add("memory_on_device", [this] {
+    const episodic_shape fields = shape_fields();
+    Aged<episodic_shape> s(fields, struct_size(sizeof fields));
+    episodic_device_options o{};
+    o.settings = kGoodSettings;
+    o.shape = s.get();
+    o.dtype = static_cast<std::int32_t>(bad(6) ? integer(4) : 0);
+    o.device_number = static_cast<std::int32_t>(bad(6) ? integer(4) : 0);
+    o.max_tokens = integer(6);
+    Aged<episodic_device_options> options(o, struct_size(sizeof o));
+    episodic_memory m = nullptr;
+    const std::int32_t code = episodic_memory_on_device(or_null(options.get()), &m);
+    episodic_memory_free(m);  // the other calls hand over rows of the host
+    return code;
+  });
+  add("memory_use_stream", [this] { return episodic_memory_use_stream(memory(), nullptr); });
   add("memory_make", [this] { return made_as_attach_does(one_of(4)); });
   add("memory_make", [this] {
     const episodic_shape fields = shape_fields();

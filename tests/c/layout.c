@@ -62,5 +62,12 @@ int main(void) {
   SIZE(episodic_memory_options);
   AT(episodic_memory_options, model);
   AT(episodic_memory_options, layers);
+  SIZE(episodic_device_options);
+  AT(episodic_device_options, shape);
+  AT(episodic_device_options, dtype);
+  AT(episodic_device_options, device_number);
+  AT(episodic_device_options, max_tokens);
+  AT(episodic_device_options, stream);
+  AT(episodic_device_options, rotated);
   return 0;
 }

@@ -46,7 +46,7 @@ extern "C" {
 /* ---- versions and errors --------------------------------------------------------------------- */
 
 /* Of this header. A library of the same number, or a larger one, serves it. */
-#define EPISODIC_API_VERSION 3
+#define EPISODIC_API_VERSION 4
 
 /* EPISODIC_API_VERSION of the library. */
 EPISODIC_C_API int32_t episodic_api_version(void);
@@ -453,6 +453,34 @@ EPISODIC_C_API int32_t episodic_memory_abandon_step(episodic_memory memory);
 /* Ids of tokens of a kept memory; -1 where none were given. */
 EPISODIC_C_API int32_t episodic_memory_ids(episodic_memory memory, episodic_range tokens,
                                            int64_t* ids, size_t capacity, size_t* n);
+
+/* ---- memories on a CUDA device (version 4) ---------------------------------------------------- */
+
+typedef struct episodic_device_options {
+  size_t struct_size;
+  const char* settings;        /* JSON (docs/settings.md); NULL: the paper's */
+  const episodic_shape* shape; /* of the layers that the memory serves */
+  int32_t dtype;               /* episodic_dtype of all views, and of what is kept of them */
+  int32_t device_number;       /* of several; default 0 */
+  int64_t max_tokens;          /* that the sequence may come to */
+  void* stream;    /* a cudaStream_t of that device, which outlives the memory; NULL: the default */
+  int32_t rotated; /* queries and keys may come after rotary embedding */
+} episodic_device_options;
+
+/* A memory for a caller whose queries, keys and values lie on a device. What is said above of
+ * memories holds, but that
+ * - views lie in device memory: heads side by side (head_stride = dim), tokens at multiples of 8
+ *   elements, addresses at multiples of 16 bytes, `out` packed;
+ * - so do the surprise and the logits that a step ends with; ids lie in host memory;
+ * - calls of a step enqueue their work on the stream and return. Those that look into the memory,
+ *   snapshots, forks and edits wait. What the device finds wrong, such as a NaN, is what the next
+ *   call that waits says;
+ * - there are no folders and no ids: `commit`, `ids` and `end_step_ids` are EPISODIC_CONFIG.
+ * EPISODIC_NOT_BUILT in a build without CUDA, EPISODIC_DEVICE where there is none. */
+EPISODIC_C_API int32_t episodic_memory_on_device(const episodic_device_options* options,
+                                                 episodic_memory* memory);
+/* From here on enqueues on another stream of its device, which waits for what was enqueued. */
+EPISODIC_C_API int32_t episodic_memory_use_stream(episodic_memory memory, void* stream);
 
 #ifdef __cplusplus
 }

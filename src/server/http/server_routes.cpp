@@ -137,7 +137,8 @@ std::string metrics(RouteContext& context) {
   const MemoryUsage usage = memory_usage(context.service, open);
   gauge("episodic_memories_open", "Memories by name that answers begin behind.", open);
   gauge("episodic_sequences", "Sequences that are kept for the next request.", c.sequences);
-  gauge("episodic_sequence_bytes", "Memory that sequences of answers take where the model computes, about.", c.bytes);
+  gauge("episodic_sequence_bytes",
+        "Memory that sequences of answers take where the model computes, about.", c.bytes);
   gauge("episodic_events", "Events of the open memories.", usage.events);
   gauge("episodic_memory_tokens", "Tokens that the open memories have read.", usage.tokens);
   own.gauge("episodic_tier_bytes", "Bytes of the open memories and of the sequences over them.",
