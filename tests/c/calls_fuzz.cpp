@@ -1127,9 +1127,17 @@ TEST_CASE("c: calls in any order with any arguments return codes") {
     return std::find(std::begin(kCannotFail), std::end(kCannotFail), function) ==
            std::end(kCannotFail);
   };
+  const auto can_succeed = [](std::string_view function) {  // without a device, and on the host
+    return function != "episodic_memory_on_device" && function != "episodic_memory_use_stream";
+  };
+  constexpr std::int32_t kCodes[] = {
+      EPISODIC_OK,         EPISODIC_CONFIG, EPISODIC_FILE,          EPISODIC_DATA,
+      EPISODIC_BAD_HANDLE, EPISODIC_BUSY,   EPISODIC_NULL_ARGUMENT, EPISODIC_TOO_SMALL};
+  const auto often_said = [&](std::int32_t code) { return seen.codes[code] > 2; };
   const auto all_seen = [&] {  // each function says yes and no, which takes some luck
+    if (!std::all_of(std::begin(kCodes), std::end(kCodes), often_said)) return false;
     return std::all_of(called.begin(), called.end(), [&](const std::string& function) {
-      return seen.functions[function][0] > 0 &&
+      return (seen.functions[function][0] > 0 || !can_succeed(function)) &&
              (seen.functions[function][1] > 0 || !can_fail(function));
     });
   };
@@ -1159,15 +1167,13 @@ TEST_CASE("c: calls in any order with any arguments return codes") {
     CAPTURE(function);
     ++declared;
     REQUIRE(called.count(function) == 1);
-    REQUIRE(seen.functions[function][0] > 0);
+    REQUIRE((!can_succeed(function) || seen.functions[function][0] > 0));
     REQUIRE((!can_fail(function) || seen.functions[function][1] > 0));
   }
   REQUIRE(declared == called.size());
-  for (const std::int32_t code :
-       {EPISODIC_OK, EPISODIC_CONFIG, EPISODIC_FILE, EPISODIC_DATA, EPISODIC_BAD_HANDLE,
-        EPISODIC_BUSY, EPISODIC_NULL_ARGUMENT, EPISODIC_TOO_SMALL}) {
+  for (const std::int32_t code : kCodes) {
     CAPTURE(code);
-    REQUIRE(seen.codes[code] > 2);
+    REQUIRE(often_said(code));
   }
 }
 
