@@ -13,9 +13,11 @@
 namespace episodic {
 namespace {
 
-/// Weights that were rounded to blocks are floats on the device.
-DeviceDecoder::Options with_dtype(DeviceDecoder::Options options, const ModelOptions& changes) {
+/// What the changes say of the device's own weights. Those that were rounded to blocks are floats
+/// there.
+DeviceDecoder::Options changed(DeviceDecoder::Options options, const ModelOptions& changes) {
   if (changes.quantize && !options.dtype) options.dtype = DType::bfloat16;
+  options.fp8_weights = options.fp8_weights || changes.fp8;
   return options;
 }
 
@@ -184,10 +186,9 @@ std::shared_ptr<const Model> load_device_model(const std::filesystem::path& dir,
                                                const ModelOptions& changes) {
   require_model_dir(dir);
   require_device(options.device);
-  return std::make_shared<const Model>(
-      dir, changes,
-      std::make_unique<const DeviceExecutor>(
-          DeviceDecoder::load(open_model(dir, changes), with_dtype(options, changes))));
+  return std::make_shared<const Model>(dir, changes,
+                                       std::make_unique<const DeviceExecutor>(DeviceDecoder::load(
+                                           open_model(dir, changes), changed(options, changes))));
 }
 
 std::unique_ptr<Engine> load_device_engine(const std::filesystem::path& model_dir,
@@ -201,7 +202,7 @@ DevicePlan plan_on_device(const std::filesystem::path& model_dir, const MemoryCo
                           std::int64_t event_tokens) {
   const ModelConfig m = load_model_config(model_dir);
   const DeviceModelBytes around =
-      DeviceDecoder::bytes_needed(model_dir, with_dtype({}, changes), config.chunk, changes);
+      DeviceDecoder::bytes_needed(model_dir, changed({}, changes), config.chunk, changes);
   const MemoryShape shape = device::HeadLayout(m).shape(memory_shape(m, config.n_local));
   DeviceMemoryOptions options{around.dtype, tokens};
   options.event_tokens = event_tokens;

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <string_view>
 #include <utility>
@@ -100,14 +99,17 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
                                              const std::shared_ptr<WindowVectors>& vectors,
                                              const std::function<bool()>& wanted) {
   if (!root_->has_memory()) return {};
-  if (single_)  // whoever begins here steps the memory itself
+  // On a device one thread reads the memory, the one that computes. But the host has what it was
+  // loaded from, in a folder.
+  const std::shared_ptr<EpisodicMemory>& kept = root_->kept();
+  if (on_device_ && (!kept || kept->tokens() != tokens_))
+    throw ConfigError(
+        "passages of a memory that lies on a device alone cannot be read again by a server; keep "
+        "it in a folder");
+  if (single_ && !on_device_)  // whoever begins here steps the memory itself
     throw ConfigError(
         fmt::format("passages cannot be read again here, where one sequence at a time begins: {}",
                     why_single_));
-  if (on_device_)  // whose memory one thread reads, the one that computes
-    throw ConfigError(
-        "passages of a memory on a device cannot be read again by a server yet; run it on the CPU, "
-        "or ask with `episodic ask --reread`");
   const auto still_wanted = [&] { return !wanted || wanted(); };
   const FinderTurn turn(*this, still_wanted);
   if (!turn) return {};
@@ -115,8 +117,10 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
     PassageFinder finder(root_->shared_model());
     finder.set_vectors(vectors);
     finder.keep_vectors(folder_);
-    // through a reader of its own: others begin here meanwhile
-    finder.follow(*sequence()->memory(), ids_);
+    if (on_device_)
+      finder.follow(*kept, ids_);
+    else  // through a reader of its own: others begin here meanwhile
+      finder.follow(*sequence()->memory(), ids_);
     finder_.emplace(std::move(finder));
   }
   bool gone = false;

@@ -253,6 +253,9 @@ class HostExecutor final : public ModelExecutor {
 std::shared_ptr<const Model> load_model(const std::filesystem::path& dir,
                                         const ModelOptions& options) {
   require_model_dir(dir);
+  if (options.fp8)
+    throw ConfigError(
+        "fp8 weights are a device's (--quantize fp8 with --device cuda); round to q8_0 here");
   return std::make_shared<const Model>(dir, options,
                                        std::make_unique<const HostExecutor>(translated([&] {
                                          return Decoder::load(open_model(dir, options));

@@ -176,6 +176,7 @@ std::vector<std::vector<float>> KeyVoice::mean_keys(std::string_view text) const
   const std::vector<std::int64_t> served = model_->config().memory_layers();
   std::vector<std::vector<float>> sums(served.size(), std::vector<float>(width, 0.0f));
   Sequence sequence(model_);
+  sequence.attach_full_attention(std::ssize(ids));  // for which a device takes its room
   std::size_t read = 0;
   sequence.set_keys_hook([&](std::int64_t layer, std::span<const float> keys) {
     const auto at = std::find(served.begin(), served.end(), layer);

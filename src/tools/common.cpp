@@ -135,8 +135,10 @@ void ModelFlags::add_to(Command& app, bool with_full_attention, bool model_requi
   adapters.type_name("DIR[:SCALE]").one_value_each();
   app.flag("--merge-lora", merge_lora, "Add the adapters to the weights, not beside them")
       .needs(adapters);
-  app.option("--quantize", quantize, "Round the weights to 8 or 4 bits when they are loaded")
-      .one_of({"q8_0", "q4_0"});
+  app.option(
+         "--quantize", quantize,
+         "Round the weights to 8 or 4 bits when they are loaded; fp8: on a device, a scale a row")
+      .one_of({"q8_0", "q4_0", "fp8"});
   const Option m = app.option(
       "--memory", memory,
       std::string(
@@ -171,7 +173,8 @@ ModelOptions ModelFlags::options() const {
   ModelOptions options;
   for (const std::string& text : lora) options.lora.push_back(parse_lora(text));
   options.merge_lora = merge_lora;
-  if (!quantize.empty()) options.quantize = quantized_type(quantize);
+  options.fp8 = quantize == "fp8";
+  if (!options.fp8 && !quantize.empty()) options.quantize = quantized_type(quantize);
   options.group = group;
   return options;
 }

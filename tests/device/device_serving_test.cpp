@@ -148,7 +148,7 @@ TEST_CASE("serving: a device with room for one sequence answers one at a time") 
 
 #endif
 
-TEST_CASE("serving: passages of a memory on a device are refused by name") {
+TEST_CASE("serving: passages of a memory that lies on a device alone are refused by name") {
   EPISODIC_NEEDS_DEVICE();
   const House house;
   REQUIRE(mentions(refusal<ConfigError>([&] { house.start->passages("why", {}); }), "device"));

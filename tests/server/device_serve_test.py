@@ -60,6 +60,7 @@ def answers(port):
     said.append("".join(json.loads(line[6:])["choices"][0]["text"] for line in stream.splitlines()
                         if line.startswith("data: {")))
     said.append(text(completion(prompt="The king said")))
+    said.append(text(completion(prompt="Which door did the prince close?", memory="book", reread=2)))
     return said
 
 

@@ -152,6 +152,57 @@ TEST_CASE("full attention on a device is plain causal attention") {
   REQUIRE(std::abs(host["nll"].get<double>() - device["nll"].get<double>()) < kTolerance);
 }
 
+TEST_CASE("ask on a device reads the passages again that it reads on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", some_book(9));
+  const std::string memory = quoted((scratch / "book.mem").string());
+  const std::string of_model = " --quiet --model " + quoted(model->string());
+  REQUIRE(run_episodic("ingest --device cpu --text " + quoted((scratch / "text").string()) +
+                       " --memory-dir " + memory + of_model + " --memory " + quoted(kSmallMemory))
+              .status == 0);
+  const std::string ask = "ask --json - --max-new 4 --reread 2 --prompt " +
+                          quoted("Where did the prince walk?") + " --memory-dir " + memory +
+                          of_model;
+  const Run host = on("cpu", ask), device = on("cuda", ask);
+  INFO(host.err << device.err);
+  REQUIRE(host.status == 0);
+  REQUIRE(device.status == 0);
+  const Json a = Json::parse(host.out), b = Json::parse(device.out);
+  REQUIRE(a["passages"].size() > 0);
+  REQUIRE(a["passages"].size() == b["passages"].size());
+  for (std::size_t i = 0; i < a["passages"].size(); ++i)
+    REQUIRE(a["passages"][i]["text"] == b["passages"][i]["text"]);
+}
+
+TEST_CASE(
+    "weights in fp8 take half on a device, answer nearly alike, and are refused on the host") {
+  const auto model = recall_model();
+  if (!model) EPISODIC_SKIP("no recall model");
+  const Scratch scratch;
+  put(scratch / "text", some_book(9));
+  const std::string common = " --quiet --model " + quoted(model->string()) + " --memory " +
+                             quoted(kSmallMemory) + " --text " +
+                             quoted((scratch / "text").string());
+  const Json plain = Json::parse(on("cuda", "score --json -" + common).out);
+  const Json fp8 = Json::parse(on("cuda", "score --json - --quantize fp8" + common).out);
+  REQUIRE(plain["tokens"] == fp8["tokens"]);
+  const double apart = std::abs(plain["nll"].get<double>() - fp8["nll"].get<double>());
+  REQUIRE(apart > 0);
+  REQUIRE(apart < 0.1);
+  const auto weights = [&](const std::string& flags) {
+    const Json plan = Json::parse(
+        on("cuda", "plan --json - --quiet --tokens 1000 --model " + quoted(model->string()) + flags)
+            .out);
+    return plan["device"]["weights"].get<double>();
+  };
+  REQUIRE(weights(" --quantize fp8") < weights(""));
+  const Run refused = on("cpu", "score --quantize fp8" + common);
+  REQUIRE(refused.status == 1);
+  REQUIRE(refused.err.find("fp8 weights are a device's") != std::string::npos);
+}
+
 TEST_CASE("plan says what a device takes, and a run then takes no more") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");

@@ -33,6 +33,8 @@ struct ModelOptions {
   bool merge_lora = false;       ///< into the weights (floats only) instead of beside them
   /// Q8_0 or Q4_0: matrices are rounded to blocks in memory (model/quantize.hpp), after merging.
   std::optional<TensorType> quantize = {};
+  /// On a device: DeviceDecoder::Options::fp8_weights. A host refuses it.
+  bool fp8 = false;
   /// The ranks that the model is divided among (model/tensor_parallel.hpp); null: one process.
   std::shared_ptr<Group> group = {};
   /// Told where a model's files contradict each other and which of them was believed: warnings.

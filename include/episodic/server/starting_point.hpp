@@ -58,8 +58,8 @@ class StartingPoint {
   /// \param wanted asked several times a second meanwhile; may be empty. Where it says false
   /// nothing
   ///        is found, and what was encoded is not lost
-  /// \throws ConfigError where `single`, on a device, and for a memory whose heads have events of
-  ///         their own
+  /// \throws ConfigError where `single`, on a device without a folder, and for a memory whose heads
+  ///         have events of their own
   std::vector<Passage> passages(std::string_view question, const PassageOptions& options,
                                 const std::shared_ptr<WindowVectors>& vectors = nullptr,
                                 const std::function<bool()>& wanted = {});
