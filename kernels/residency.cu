@@ -92,6 +92,7 @@ FieldError check(const OccupyParams& p) {
   EPISODIC_FIELD(p, lane_bytes, p.lane_bytes >= 0);
   EPISODIC_FIELD(p, token_bytes, p.token_bytes >= 1);
   EPISODIC_FIELD(p, slot_bytes, p.slot_bytes >= p.token_bytes);
+  EPISODIC_FIELD(p, base_end, p.base_end >= 0);
   if (p.max_needed == 0) return {};
   EPISODIC_FIELD_GIVEN(p, missing);
   EPISODIC_FIELD_GIVEN(p, slots);
@@ -100,6 +101,7 @@ FieldError check(const OccupyParams& p) {
   EPISODIC_FIELD_GIVEN(p, n_victims);
   EPISODIC_FIELD_GIVEN(p, events);
   EPISODIC_FIELD_GIVEN(p, home);
+  EPISODIC_FIELD(p, base_home, p.base_end == 0 || p.base_home);
   EPISODIC_FIELD_GIVEN(p, slot_memory);
   EPISODIC_FIELD_GIVEN(p, blocks);
   EPISODIC_FIELD_GIVEN(p, runs);

@@ -144,7 +144,9 @@ __global__ void __launch_bounds__(kResidencyThreads)
     return p.events[e / of_lane * p.table_stride + e % of_lane];
   };
   const auto at_home = [&](DeviceEventId e) {
-    return p.home + e / of_lane * p.lane_bytes + (range_of(e).start - p.n_init) * p.token_bytes;
+    const std::int64_t start = range_of(e).start;
+    return (start < p.base_end ? p.base_home : p.home) + e / of_lane * p.lane_bytes +
+           (start - p.n_init) * p.token_bytes;
   };
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kResidencyThreads + threadIdx.x;
        i < p.max_needed; i += stride) {

@@ -123,6 +123,10 @@ struct OccupyParams {
   std::int64_t n_init = 0;
   unsigned char* home = nullptr;  ///< of this layer's first lane
   std::int64_t lane_bytes = 0;    ///< between homes of lanes; not looked at for one lane
+  /// Home of events that begin before token base_end: in another memory, which has them at the same
+  /// places. Not looked at where base_end is 0.
+  unsigned char* base_home = nullptr;
+  std::int64_t base_end = 0;
   std::int64_t token_bytes = 0;
   unsigned char* slot_memory = nullptr;  ///< [map.n_slots, slot_bytes]
   std::int64_t slot_bytes = 0;           ///< what the longest event takes

@@ -87,22 +87,59 @@ void DeviceTiers::open_files(const DiskStoreOptions& options) {
 }
 
 void DeviceTiers::take_home(std::int64_t bytes, int device, std::int64_t granule) {
-  of_home_ = {};
-  if (granule > 0 && bytes >= 16 * granule)
-    if (auto range = GrowingPinned::reserve(bytes, device, granule)) host_home_ = std::move(*range);
-  if (host_home_.grows()) {
-    for (std::int64_t lane = 0; lane < sizes_.lanes.n_lanes; ++lane)
-      of_home_.arrays.push_back({lane * sizes_.lane_bytes, sizes_.token_bytes, 1});
-    of_home_.most = sizes_.lane_bytes / sizes_.token_bytes;
-  } else {
-    host_home_ = GrowingPinned(bytes, "the tier of events in host memory", kLocksLess);
-  }
-  home_ = host_home_.data();
+  home_plan_ = {bytes, granule, device};
+  make_home();
   make_side_streams();
 }
 
+void DeviceTiers::make_home() {
+  const auto& [bytes, granule, device] = home_plan_;
+  auto fresh = std::make_shared<GrowingPinned>();
+  if (granule > 0 && bytes >= 16 * granule)
+    if (auto range = GrowingPinned::reserve(bytes, device, granule)) *fresh = std::move(*range);
+  if (!fresh->grows())
+    *fresh = GrowingPinned(bytes, "the tier of events in host memory", kLocksLess);
+  host_home_ = std::move(fresh);
+  of_home_ = {};
+  if (host_home_->grows()) {
+    for (std::int64_t lane = 0; lane < sizes_.lanes.n_lanes; ++lane)
+      of_home_.arrays.push_back({lane * sizes_.lane_bytes, sizes_.token_bytes, 1});
+    of_home_.most = sizes_.lane_bytes / sizes_.token_bytes;
+  }
+  home_ = host_home_->data();
+}
+
+void DeviceTiers::go_on_at_home(const DeviceTiers& from, std::int64_t shared_rows,
+                                std::int64_t rows) {
+  const bool has_base = from.base_home_ != nullptr;
+  base_home_ = has_base ? from.base_home_ : from.host_home_;
+  base_end_ = has_base ? from.base_end_ : sizes_.config.n_init + shared_rows;
+  const std::int64_t base_rows = base_end_ - sizes_.config.n_init;
+  of_home_.held = std::min(of_home_.most, base_rows);  // those before are locked there
+  lock_home(rows);
+  for (std::int64_t lane = 0; lane < sizes_.lanes.n_lanes && base_rows < rows; ++lane)
+    std::memcpy(home_of(lane, base_end_),
+                from.home_ + lane * sizes_.lane_bytes + base_rows * sizes_.token_bytes,
+                static_cast<std::size_t>((rows - base_rows) * sizes_.token_bytes));
+}
+
+void DeviceTiers::leave_shared_home() {
+  if (!shares_home()) return;
+  if (host_home_.use_count() > 1) make_home();
+  base_home_.reset();
+  base_end_ = 0;
+  of_home_.held = 0;  // what is locked is found again
+  ++homes_;
+}
+
+/// Of tokens behind n_init.
+std::byte* DeviceTiers::home_of(std::int64_t lane, std::int64_t token) const {
+  std::byte* const home = token < base_end_ ? base_home_->data() : home_;
+  return home + lane * sizes_.lane_bytes + (token - sizes_.config.n_init) * sizes_.token_bytes;
+}
+
 void DeviceTiers::lock_home(std::int64_t token_rows) {
-  if (!host_home_.grows()) return;
+  if (!host_home_->grows()) return;
   const auto to = [&](std::int64_t lane_rows) -> std::span<const GrowingPinned::Part> {
     parts_.clear();
     for (const GrowingArrays::Array& a : of_home_.arrays)
@@ -111,14 +148,14 @@ void DeviceTiers::lock_home(std::int64_t token_rows) {
     return parts_;
   };
   const std::int64_t needed = std::clamp<std::int64_t>(token_rows, of_home_.held, of_home_.most);
-  if (!host_home_.hold(to(needed)))
+  if (!host_home_->hold(to(needed)))
     throw BudgetError(fmt::format(
         "CUDA memory: no page-locked host memory for {} tokens of each of {} lanes: {} bytes are "
         "locked, and the system locks no more; make room there and begin the step again, or {}",
-        needed, sizes_.lanes.n_lanes, host_home_.held(), kLocksLess));
+        needed, sizes_.lanes.n_lanes, host_home_->held(), kLocksLess));
   of_home_.held = needed;
-  const std::int64_t ahead = of_home_.rows_ahead(host_home_.piece());
-  if (!host_home_.holds(to(needed + ahead / 2))) host_home_.hold_ahead(to(needed + ahead));
+  const std::int64_t ahead = of_home_.rows_ahead(host_home_->piece());
+  if (!host_home_->holds(to(needed + ahead / 2))) host_home_->hold_ahead(to(needed + ahead));
 }
 
 template <class F>
@@ -285,9 +322,7 @@ void DeviceTiers::all_at_home(std::int64_t lane, const std::vector<TokenRange>& 
                               cudaStream_t stream) const {
   if (plan_.on_disk) return;  // what is recalled is fetched and pointed to then
   std::vector<void*> pointers;
-  for (const TokenRange& e : events)
-    pointers.push_back(home_ + lane * sizes_.lane_bytes +
-                       (e.start - sizes_.config.n_init) * sizes_.token_bytes);
+  for (const TokenRange& e : events) pointers.push_back(home_of(lane, e.start));
   write(blocks_ + lane * sizes_.max_events, pointers.data(),
         static_cast<std::int64_t>(pointers.size()), stream);
 }
@@ -295,8 +330,7 @@ void DeviceTiers::all_at_home(std::int64_t lane, const std::vector<TokenRange>& 
 void DeviceTiers::write_home(std::int64_t lane, std::int64_t first, const std::byte* from,
                              std::int64_t bytes, cudaStream_t stream) const {
   if (files_) return;
-  std::byte* const to =
-      home_ + lane * sizes_.lane_bytes + (first - sizes_.config.n_init) * sizes_.token_bytes;
+  std::byte* const to = home_of(lane, first);
   if (plan_.n_slots > 0)
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
   else
@@ -305,10 +339,16 @@ void DeviceTiers::write_home(std::int64_t lane, std::int64_t first, const std::b
 
 std::vector<std::byte> DeviceTiers::read_home(std::int64_t lane, std::int64_t first,
                                               std::int64_t bytes, cudaStream_t stream) const {
-  const std::byte* const from =
-      home_ + lane * sizes_.lane_bytes + (first - sizes_.config.n_init) * sizes_.token_bytes;
-  if (plan_.n_slots > 0) return {from, from + bytes};
-  return read(from, bytes, stream);
+  const std::byte* const from = home_of(lane, first);
+  if (plan_.n_slots == 0) return read(from, bytes, stream);
+  const std::int64_t of_base =
+      std::clamp<std::int64_t>((base_end_ - first) * sizes_.token_bytes, 0, bytes);
+  std::vector<std::byte> all(from, from + (of_base > 0 ? of_base : bytes));
+  if (of_base > 0 && of_base < bytes) {
+    const std::byte* const own = home_of(lane, base_end_);
+    all.insert(all.end(), own, own + (bytes - of_base));
+  }
+  return all;
 }
 
 kernels::ClosedEvents DeviceTiers::write_closed(const std::vector<std::int32_t>& counts,

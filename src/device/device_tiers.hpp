@@ -56,10 +56,19 @@ class DeviceTiers {
   /// Over host memory: all of it, or addresses, where device memory grows too, by this granule.
   /// \throws BudgetError
   void take_home(std::int64_t bytes, int device, std::int64_t granule);
-  std::int64_t home_held() const { return host_home_.held(); }
+  std::int64_t home_held() const { return host_home_ ? host_home_->held() : 0; }
   /// Room at home for so many tokens of each lane, and the next ones' on a thread, while the steps
   /// before them compute. \throws BudgetError
   void lock_home(std::int64_t token_rows);
+  /// Over host memory too: events go on from another memory's. Of the tokens behind n_init the
+  /// first `shared_rows` stay where they are, for both; up to `rows` they are copied. Waits.
+  /// \throws BudgetError
+  void go_on_at_home(const DeviceTiers& from, std::int64_t shared_rows, std::int64_t rows);
+  bool shares_home() const { return base_home_ || (host_home_ && host_home_.use_count() > 1); }
+  /// Before closed events are written anew: what others share stays theirs. \throws BudgetError
+  void leave_shared_home();
+  /// How often that was: other launches are then told of other places.
+  std::uint32_t homes() const { return homes_; }
   /// What never changes. Waits.
   void upload(cudaStream_t stream) const;
   /// The empty sequence: nothing lies in a slot.
@@ -176,6 +185,8 @@ class DeviceTiers {
     std::int64_t first, count;  // among the layers that recall
     Event written;
   };
+  void make_home();
+  std::byte* home_of(std::int64_t lane, std::int64_t token) const;
   void make_side_streams();
   const LayerSlots& slots_of(const DeviceLayer& layer) const {
     return slots_[static_cast<std::size_t>(layer.place)];
@@ -202,8 +213,16 @@ class DeviceTiers {
   std::int32_t* lane_scopes_ = nullptr;
   Closed closed_;
   Exchange exchange_;
-  GrowingPinned host_home_;                 // page-locked, which the device reads and writes
-  GrowingArrays of_home_;                   // the lanes' tokens there, counted from its start
+  struct HomePlan {
+    std::int64_t bytes = 0, granule = 0;
+    int device = 0;
+  } home_plan_;
+  std::shared_ptr<GrowingPinned> host_home_;  // page-locked, which the device reads and writes
+  GrowingArrays of_home_;                     // the lanes' tokens there, counted from its start
+  // Of a fork: where events that begin before token base_end_ lie.
+  std::shared_ptr<const GrowingPinned> base_home_;
+  std::int64_t base_end_ = 0;
+  std::uint32_t homes_ = 0;
   std::vector<GrowingPinned::Part> parts_;  // to be locked
   std::unique_ptr<LowerTiers> files_;       // over files; null otherwise
   SideStream write_stream_, fetch_stream_;

@@ -2,7 +2,8 @@
 // Forks of a DeviceMemory. Its arrays have the same places in a fork, in addresses of its own. Of
 // what is kept of closed events most is final: behind those places lies the same memory
 // (GrowingBuffer::share). What the pieces of memory at the arrays' ends hold is copied, and so is
-// all that steps change.
+// all that steps change. Events at home in page-locked memory stay in the first memory's home,
+// which lives as long as one of its forks (DeviceTiers::go_on_at_home).
 #include <algorithm>
 #include <utility>
 
@@ -30,6 +31,7 @@ void DeviceMemory::Impl::take_as(const Impl& from) {
   growth.fixed_bytes = from.growth.fixed_bytes;
   growth.range_bytes = from.growth.range_bytes;
   layers.list();
+  tiers.set_plan(from.tiers.plan());
   if (from.memory.grows()) {
     auto range = GrowingBuffer::reserve(growth.range_bytes, device, growth.granule);
     if (!range)
@@ -65,6 +67,10 @@ void DeviceMemory::Impl::share_events(Impl& from, const std::vector<TimelineStat
             {growth.fixed_bytes + a.begin,
              growth.fixed_bytes + a.begin + rows->of_all / a.final_by * a.final_by * a.row});
   shared = memory.share(from.memory, std::move(final_parts));
+  if (tiers.has_host_tier()) {
+    tiers.go_on_at_home(from.tiers, token_rows.of_all, token_rows.most);
+    bytes.host_taken = tiers.home_held();
+  }
   if (memory.grows()) make_room_for(token_rows.most, event_rows.most);
   for (const auto& [of, rows] : all)
     for (const GrowingArrays::Array& a : of->arrays) {
@@ -104,13 +110,18 @@ void DeviceMemory::Impl::go_on_as(Impl& from) {
   step.far_in_last_step = from.step.far_in_last_step;
   step.last_first = from.step.last_first;
   step.last_n = from.step.last_n;
+  step.lists_are_written = true;  // over slots, which are empty
   accept_report(now);
 }
 
 /// Before closed events are written anew: what forks have too stays as it is, in their memory.
 void DeviceMemory::Impl::leave_shared() {
-  if (!memory.has_shared()) return;
+  if (!memory.has_shared() && !tiers.shares_home()) return;
+  tiers.join(stream);
   device::check(cudaStreamSynchronize(stream), "the memory's kernels");
+  tiers.leave_shared_home();
+  bytes.host_taken = tiers.home_held();
+  if (!memory.grows()) return;
   memory.drop_shared();
   bytes.taken = memory.held();
   growth.of_tokens.held = growth.of_events.held = 0;  // what is left is found again
@@ -133,11 +144,12 @@ DeviceMemory DeviceMemory::fork() {
   Impl& from = *impl_;
   const device::CurrentDevice current(from.device);
   if (from.step.open) throw DataError("fork: a step is open; call end_step first");
-  if (from.tiers.plan().n_slots > 0)
+  if (from.tiers.files())
     throw ConfigError(
-        "fork: this memory's events are at home in page-locked host memory or files, which belong "
-        "to one memory; raise device_bytes, so that device memory holds them, or go back with "
-        "snapshot and restore");
+        "fork: this memory's events are at home in files, which belong to one memory; raise "
+        "device_bytes or host_bytes, so that memory holds them, or go back with snapshot and "
+        "restore");
+  from.tiers.join(from.stream);  // what was closed last may be on its way home
   check();
   from.apply_retention();
   auto impl = std::make_unique<Impl>();

@@ -61,7 +61,7 @@ void DeviceMemory::load(const EpisodicMemory& from) {
     tokens = std::max(tokens, from.events(s).tokens());
     events = std::max(events, from.events(s).size());
   }
-  if (m.memory.has_shared()) reset();
+  if (m.memory.has_shared() || m.tiers.shares_home()) reset();
   m.make_room_for(tokens, events);
   m.snapshots.kept_rows.forget_marks();
   m.clear();

@@ -80,7 +80,7 @@ std::optional<std::uint32_t> DeviceMemory::step_kind() const {
   for (const bool bit :
        {m.step.far, lists && m.step.recalls_now, lists && m.retention.has_forgotten()})
     kind = kind << 1 | static_cast<std::uint32_t>(bit);
-  return kind;
+  return kind | m.tiers.homes() << 3;
 }
 
 void DeviceMemory::Impl::check_turn(const char* call, std::int64_t l) const {

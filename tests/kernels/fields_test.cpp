@@ -821,10 +821,10 @@ TEST_CASE("launchers name the field that they refuse: windows, relevance, copies
       o,
       {WRONG(O, map.newest, odd<std::int64_t>()), WRONG(O, max_needed, -1), WRONG(O, n_init, -1),
        WRONG(O, table_stride, -1), WRONG(O, lane_bytes, -1), WRONG(O, token_bytes, 0),
-       WRONG(O, slot_bytes, 63), WRONG(O, missing, nullptr), WRONG(O, slots, nullptr),
-       WRONG(O, n_given, nullptr), WRONG(O, victims, nullptr), WRONG(O, n_victims, nullptr),
-       WRONG(O, events, nullptr), WRONG(O, home, nullptr), WRONG(O, slot_memory, nullptr),
-       WRONG(O, blocks, nullptr), WRONG(O, runs, nullptr)},
+       WRONG(O, slot_bytes, 63), WRONG(O, base_end, -1), WRONG(O, missing, nullptr),
+       WRONG(O, slots, nullptr), WRONG(O, n_given, nullptr), WRONG(O, victims, nullptr),
+       WRONG(O, n_victims, nullptr), WRONG(O, events, nullptr), WRONG(O, home, nullptr),
+       WRONG(O, slot_memory, nullptr), WRONG(O, blocks, nullptr), WRONG(O, runs, nullptr)},
       occupy_slots);
 }
 

@@ -534,8 +534,12 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
       tables.push_back({kInit + (lane + 1) * e, kInit + (lane + 1) * (e + 1)});
   unsigned char* const home = reinterpret_cast<unsigned char*>(1 << 20);
   unsigned char* const slot_memory = reinterpret_cast<unsigned char*>(2 << 20);
+  unsigned char* const base = reinterpret_cast<unsigned char*>(3 << 20);
+  constexpr std::int64_t kBaseEnd = kInit + 2;  // events 0 and 1 of the first lane, 0 of the second
   const auto at_home = [&](std::int64_t number) -> void* {
-    return home + number / kEvents * kLaneBytes + (tables[size(number)].start - kInit) * kBytes;
+    const std::int64_t start = tables[size(number)].start;
+    return (start < kBaseEnd ? base : home) + number / kEvents * kLaneBytes +
+           (start - kInit) * kBytes;
   };
   episodic_test::in_every_order([&] {
     const DeviceArray<std::int32_t> slot_of(std::vector<std::int32_t>(20, kNoSlot));
@@ -596,6 +600,8 @@ TEST_CASE("lanes share a layer's slots, each with events of its own") {
       occupy.n_init = kInit;
       occupy.home = home;
       occupy.lane_bytes = kLaneBytes;
+      occupy.base_home = base;
+      occupy.base_end = kBaseEnd;
       occupy.token_bytes = kBytes;
       occupy.slot_memory = slot_memory;
       occupy.slot_bytes = 16;

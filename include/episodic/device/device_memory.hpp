@@ -217,7 +217,8 @@ class DeviceMemory final : public SequenceMemory {
   /// Open steps of one kind and one n enqueue the same work, given the same pointers: calls to
   /// attend, enqueue_thresholds_batch and enqueue_end alone. begin_step enqueues waits for copies
   /// of steps before and, where memory grows, little copies now and then; it is no part of a graph.
-  /// Kinds are small numbers, few, and those of before a reset hold after it. Absent where the
+  /// Kinds are small numbers, few, and those of before a reset hold after it, but of a memory that
+  /// shared a home with forks (then others come). Absent where the
   /// step's work cannot be captured: the host takes part in it (segmenters by token number, a disk
   /// tier), or it goes on beside the next step (several tokens, with events at home in page-locked
   /// memory). Absent where no step is open.
@@ -304,10 +305,11 @@ class DeviceMemory final : public SequenceMemory {
   /// A further memory on the same stream that goes on from here, of the same settings and
   /// max_tokens. Keys, values and representatives of closed events are there once, as far as they
   /// fill pieces of 8 MiB that were taken at once; what is left of them, windows and tables are
-  /// copied within the device. Each may live longer than the other. Neither can go back behind this
-  /// point: snapshots of before are good for nothing. Both may forget and pin by themselves.
-  /// \throws ConfigError where events are at home in page-locked memory or files; DataError in an
-  ///         open step, and as `check`; BudgetError: this memory is then as it was
+  /// copied within the device. In page-locked memory they are there once. Each may live longer than
+  /// the other. Neither can go back behind this point: snapshots of before are good for nothing.
+  /// Both may forget and pin by themselves.
+  /// \throws ConfigError where events are at home in files; DataError in an open step, and as
+  ///         `check`; BudgetError: this memory is then as it was
   DeviceMemory fork();
   /// Device memory that a fork takes to go on for so many tokens, if they close the shortest events
   /// and all of what is final is shared.
