@@ -87,75 +87,79 @@ void DeviceTiers::open_files(const DiskStoreOptions& options) {
 }
 
 void DeviceTiers::take_home(std::int64_t bytes, int device, std::int64_t granule) {
-  home_plan_ = {bytes, granule, device};
+  host_.bytes = bytes;
+  host_.granule = granule;
+  host_.device = device;
   make_home();
   make_side_streams();
 }
 
 void DeviceTiers::make_home() {
-  const auto& [bytes, granule, device] = home_plan_;
+  const std::int64_t bytes = host_.bytes, granule = host_.granule;
   auto fresh = std::make_shared<GrowingPinned>();
   if (granule > 0 && bytes >= 16 * granule)
-    if (auto range = GrowingPinned::reserve(bytes, device, granule)) *fresh = std::move(*range);
+    if (auto range = GrowingPinned::reserve(bytes, host_.device, granule))
+      *fresh = std::move(*range);
   if (!fresh->grows())
     *fresh = GrowingPinned(bytes, "the tier of events in host memory", kLocksLess);
-  host_home_ = std::move(fresh);
-  of_home_ = {};
-  if (host_home_->grows()) {
+  host_.memory = std::move(fresh);
+  host_.tokens = {};
+  if (host_.memory->grows()) {
     for (std::int64_t lane = 0; lane < sizes_.lanes.n_lanes; ++lane)
-      of_home_.arrays.push_back({lane * sizes_.lane_bytes, sizes_.token_bytes, 1});
-    of_home_.most = sizes_.lane_bytes / sizes_.token_bytes;
+      host_.tokens.arrays.push_back({lane * sizes_.lane_bytes, sizes_.token_bytes, 1});
+    host_.tokens.most = sizes_.lane_bytes / sizes_.token_bytes;
   }
-  home_ = host_home_->data();
+  home_ = host_.memory->data();
 }
 
 void DeviceTiers::go_on_at_home(const DeviceTiers& from, std::int64_t shared_rows,
                                 std::int64_t rows) {
-  const bool has_base = from.base_home_ != nullptr;
-  base_home_ = has_base ? from.base_home_ : from.host_home_;
-  base_end_ = has_base ? from.base_end_ : sizes_.config.n_init + shared_rows;
-  const std::int64_t base_rows = base_end_ - sizes_.config.n_init;
-  of_home_.held = std::min(of_home_.most, base_rows);  // those before are locked there
+  const bool has_base = from.host_.base != nullptr;
+  host_.base = has_base ? from.host_.base : from.host_.memory;
+  host_.base_end = has_base ? from.host_.base_end : sizes_.config.n_init + shared_rows;
+  const std::int64_t base_rows = host_.base_end - sizes_.config.n_init;
+  host_.tokens.held = std::min(host_.tokens.most, base_rows);  // those before are locked there
   lock_home(rows);
   for (std::int64_t lane = 0; lane < sizes_.lanes.n_lanes && base_rows < rows; ++lane)
-    std::memcpy(home_of(lane, base_end_),
+    std::memcpy(home_of(lane, host_.base_end),
                 from.home_ + lane * sizes_.lane_bytes + base_rows * sizes_.token_bytes,
                 static_cast<std::size_t>((rows - base_rows) * sizes_.token_bytes));
 }
 
 void DeviceTiers::leave_shared_home() {
   if (!shares_home()) return;
-  if (host_home_.use_count() > 1) make_home();
-  base_home_.reset();
-  base_end_ = 0;
-  of_home_.held = 0;  // what is locked is found again
-  ++homes_;
+  if (host_.memory.use_count() > 1) make_home();
+  host_.base.reset();
+  host_.base_end = 0;
+  host_.tokens.held = 0;  // what is locked is found again
+  ++host_.number;
 }
 
 /// Of tokens behind n_init.
 std::byte* DeviceTiers::home_of(std::int64_t lane, std::int64_t token) const {
-  std::byte* const home = token < base_end_ ? base_home_->data() : home_;
+  std::byte* const home = token < host_.base_end ? host_.base->data() : home_;
   return home + lane * sizes_.lane_bytes + (token - sizes_.config.n_init) * sizes_.token_bytes;
 }
 
 void DeviceTiers::lock_home(std::int64_t token_rows) {
-  if (!host_home_->grows()) return;
+  if (!host_.memory->grows()) return;
   const auto to = [&](std::int64_t lane_rows) -> std::span<const GrowingPinned::Part> {
     parts_.clear();
-    for (const GrowingArrays::Array& a : of_home_.arrays)
-      parts_.push_back(
-          {a.begin + of_home_.held * a.row, a.begin + std::min(of_home_.most, lane_rows) * a.row});
+    for (const GrowingArrays::Array& a : host_.tokens.arrays)
+      parts_.push_back({a.begin + host_.tokens.held * a.row,
+                        a.begin + std::min(host_.tokens.most, lane_rows) * a.row});
     return parts_;
   };
-  const std::int64_t needed = std::clamp<std::int64_t>(token_rows, of_home_.held, of_home_.most);
-  if (!host_home_->hold(to(needed)))
+  const std::int64_t needed =
+      std::clamp<std::int64_t>(token_rows, host_.tokens.held, host_.tokens.most);
+  if (!host_.memory->hold(to(needed)))
     throw BudgetError(fmt::format(
         "CUDA memory: no page-locked host memory for {} tokens of each of {} lanes: {} bytes are "
         "locked, and the system locks no more; make room there and begin the step again, or {}",
-        needed, sizes_.lanes.n_lanes, host_home_->held(), kLocksLess));
-  of_home_.held = needed;
-  const std::int64_t ahead = of_home_.rows_ahead(host_home_->piece());
-  if (!host_home_->holds(to(needed + ahead / 2))) host_home_->hold_ahead(to(needed + ahead));
+        needed, sizes_.lanes.n_lanes, host_.memory->held(), kLocksLess));
+  host_.tokens.held = needed;
+  const std::int64_t ahead = host_.tokens.rows_ahead(host_.memory->piece());
+  if (!host_.memory->holds(to(needed + ahead / 2))) host_.memory->hold_ahead(to(needed + ahead));
 }
 
 template <class F>
@@ -342,10 +346,10 @@ std::vector<std::byte> DeviceTiers::read_home(std::int64_t lane, std::int64_t fi
   const std::byte* const from = home_of(lane, first);
   if (plan_.n_slots == 0) return read(from, bytes, stream);
   const std::int64_t of_base =
-      std::clamp<std::int64_t>((base_end_ - first) * sizes_.token_bytes, 0, bytes);
+      std::clamp<std::int64_t>((host_.base_end - first) * sizes_.token_bytes, 0, bytes);
   std::vector<std::byte> all(from, from + (of_base > 0 ? of_base : bytes));
   if (of_base > 0 && of_base < bytes) {
-    const std::byte* const own = home_of(lane, base_end_);
+    const std::byte* const own = home_of(lane, host_.base_end);
     all.insert(all.end(), own, own + (bytes - of_base));
   }
   return all;

@@ -56,7 +56,7 @@ class DeviceTiers {
   /// Over host memory: all of it, or addresses, where device memory grows too, by this granule.
   /// \throws BudgetError
   void take_home(std::int64_t bytes, int device, std::int64_t granule);
-  std::int64_t home_held() const { return host_home_ ? host_home_->held() : 0; }
+  std::int64_t home_held() const { return host_.memory ? host_.memory->held() : 0; }
   /// Room at home for so many tokens of each lane, and the next ones' on a thread, while the steps
   /// before them compute. \throws BudgetError
   void lock_home(std::int64_t token_rows);
@@ -64,11 +64,11 @@ class DeviceTiers {
   /// first `shared_rows` stay where they are, for both; up to `rows` they are copied. Waits.
   /// \throws BudgetError
   void go_on_at_home(const DeviceTiers& from, std::int64_t shared_rows, std::int64_t rows);
-  bool shares_home() const { return base_home_ || (host_home_ && host_home_.use_count() > 1); }
+  bool shares_home() const { return host_.base || (host_.memory && host_.memory.use_count() > 1); }
   /// Before closed events are written anew: what others share stays theirs. \throws BudgetError
   void leave_shared_home();
   /// How often that was: other launches are then told of other places.
-  std::uint32_t homes() const { return homes_; }
+  std::uint32_t homes() const { return host_.number; }
   /// What never changes. Waits.
   void upload(cudaStream_t stream) const;
   /// The empty sequence: nothing lies in a slot.
@@ -213,16 +213,17 @@ class DeviceTiers {
   std::int32_t* lane_scopes_ = nullptr;
   Closed closed_;
   Exchange exchange_;
-  struct HomePlan {
-    std::int64_t bytes = 0, granule = 0;
+  /// Page-locked host memory, which the device reads and writes.
+  struct HostHome {
+    std::int64_t bytes = 0, granule = 0;  // of all tokens; that are locked at a time
     int device = 0;
-  } home_plan_;
-  std::shared_ptr<GrowingPinned> host_home_;  // page-locked, which the device reads and writes
-  GrowingArrays of_home_;                     // the lanes' tokens there, counted from its start
-  // Of a fork: where events that begin before token base_end_ lie.
-  std::shared_ptr<const GrowingPinned> base_home_;
-  std::int64_t base_end_ = 0;
-  std::uint32_t homes_ = 0;
+    std::shared_ptr<GrowingPinned> memory;
+    GrowingArrays tokens;  // the lanes' there, counted from its start
+    // Of a fork: where events that begin before token base_end lie.
+    std::shared_ptr<const GrowingPinned> base;
+    std::int64_t base_end = 0;
+    std::uint32_t number = 0;
+  } host_;
   std::vector<GrowingPinned::Part> parts_;  // to be locked
   std::unique_ptr<LowerTiers> files_;       // over files; null otherwise
   SideStream write_stream_, fetch_stream_;

@@ -81,9 +81,9 @@ void DeviceTiers::add_fetch(const DeviceLayer& layer, const RecallLists& lists, 
   p.n_init = sizes_.config.n_init;
   p.home = reinterpret_cast<unsigned char*>(home_ + lane * sizes_.lane_bytes);
   p.lane_bytes = sizes_.lane_bytes;
-  if (base_home_)
-    p.base_home = reinterpret_cast<unsigned char*>(base_home_->data() + lane * sizes_.lane_bytes);
-  p.base_end = base_end_;
+  if (host_.base)
+    p.base_home = reinterpret_cast<unsigned char*>(host_.base->data() + lane * sizes_.lane_bytes);
+  p.base_end = host_.base_end;
   p.token_bytes = sizes_.token_bytes;
   p.slot_memory = reinterpret_cast<unsigned char*>(slots.memory);
   p.slot_bytes = plan_.slot_bytes;

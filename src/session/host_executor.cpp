@@ -255,7 +255,7 @@ std::shared_ptr<const Model> load_model(const std::filesystem::path& dir,
   require_model_dir(dir);
   if (options.fp8)
     throw ConfigError(
-        "fp8 weights are a device's (--quantize fp8 with --device cuda); round to q8_0 here");
+        "fp8 weights are a device's; load the model on one, or round to q8_0 on the host");
   return std::make_shared<const Model>(dir, options,
                                        std::make_unique<const HostExecutor>(translated([&] {
                                          return Decoder::load(open_model(dir, options));
