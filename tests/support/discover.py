@@ -32,10 +32,10 @@ def bracket(text):
 
 
 def main(executable, name, output, *labels):
-    heavy = set(cases(executable, "[heavy]"))
+    tagged = {tag: set(cases(executable, f"[{tag}]")) for tag in ("heavy", "long")}
     lines = []
     for case in cases(executable):
-        own = [name, *labels] + (["heavy"] if case in heavy and "heavy" not in labels else [])
+        own = [name, *labels] + [tag for tag in tagged if case in tagged[tag] and tag not in labels]
         properties = {
             "LABELS": ";".join(own),
             "SKIP_REGULAR_EXPRESSION": "EPISODIC_SKIP",
