@@ -9,6 +9,7 @@
 #include "support/test.hpp"
 
 using episodic_test::combined;
+using episodic_test::in_turn;
 using episodic_test::sampled;
 using episodic_test::sampled_range;
 
@@ -23,6 +24,8 @@ TEST_CASE("sampled cases are spread evenly, with the first and the last, and all
   REQUIRE(sampled(std::vector<int>{}, 3, false).empty());
   REQUIRE(sampled_range(5, 12, 3, false) == std::vector<int>{5, 8, 11});
   REQUIRE(sampled_range(5, 8, 1, true) == std::vector<int>{5, 6, 7});
+  REQUIRE(in_turn(ten, 13, false) == std::vector<int>{3});
+  REQUIRE(in_turn(ten, 13, true) == ten);
   for (std::size_t n = 1; n < 40; ++n)
     for (std::size_t k = 1; k <= n; ++k) {
       const std::vector<std::size_t> some = sampled_range<std::size_t>(0, n, k, false);

@@ -38,7 +38,14 @@ std::vector<T> sampled(std::vector<T> all, std::size_t by_default, bool every = 
   return some;
 }
 
-/// The same of the numbers from `first` to before `end`.
+/// By default one of them, another for each `number`; otherwise all. \pre there is one
+template <class T>
+std::vector<T> in_turn(std::vector<T> all, std::size_t number, bool every = all_cases()) {
+  if (every) return all;
+  return {all[number % all.size()]};
+}
+
+/// As sampled, of the numbers from `first` to before `end`.
 template <class T>
 std::vector<T> sampled_range(T first, T end, std::size_t by_default, bool every = all_cases()) {
   std::vector<T> all;
