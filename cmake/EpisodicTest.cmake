@@ -6,7 +6,7 @@
 # episodic::episodic, TORCH episodic::torch (and there is no such test in a build without it), otherwise
 # episodic::core; CUDA adds episodic::kernels.
 # EVERY_CPU: one test more for each instruction set below the best, with its loops all cases but heavy and long
-# ones and those tagged [device], which compute on a device. Those of plain C++ are long, but in the room cpu.
+# ones and those tagged [device], which compute on a device: they are long, but for the room cpu.
 find_package(Catch2 REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
@@ -71,7 +71,7 @@ endif()
       set(test "${name}: everything with the loops for ${set}")
       add_test(NAME "${test}" COMMAND ${target} "~[heavy]~[long]~[device]")
       set(of_set "${name}")
-      if(set STREQUAL "portable" AND NOT name STREQUAL "cpu")  # by default the room of the loops alone has both
+      if(NOT name STREQUAL "cpu")  # every run has the room of the loops
         list(APPEND of_set long)
       endif()
       set_tests_properties("${test}" PROPERTIES ENVIRONMENT EPISODIC_CPU=${set} LABELS "${of_set}")

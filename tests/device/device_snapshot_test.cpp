@@ -139,9 +139,10 @@ TEST_CASE("device snapshots: going back and on gives the bits of a straight way,
   }
 }
 
-// By default in two of them. Each kind goes back by default too: by heads and groups with lanes,
-// by keys and with codes in device_state_test.cpp.
-TEST_CASE("device snapshots: going back and on gives the bits of a straight way, in all settings") {
+// Every run has these kinds go back elsewhere: heads and groups with lanes, by keys and with codes
+// in device_state_test.cpp.
+TEST_CASE("device snapshots: going back and on gives the bits of a straight way, in all settings",
+          "[long]") {
   EPISODIC_NEEDS_DEVICE();
   std::vector<MemoryConfig> configs;
   const auto with = [&](auto change) {
@@ -171,7 +172,7 @@ TEST_CASE("device snapshots: going back and on gives the bits of a straight way,
     c.reweight = Reweighting::exact;
     c.window = ThresholdWindow::chunked;
   });
-  for (const std::size_t i : episodic_test::sampled_range<std::size_t>(0, configs.size(), 2)) {
+  for (const std::size_t i : episodic_test::sampled_range<std::size_t>(0, configs.size(), 3)) {
     INFO(i);
     DeviceMemoryOptions options{i % 2 == 0 ? DType::float32 : DType::bfloat16, kTokens};
     options.room_for_snapshots = i % 3 != 2;
