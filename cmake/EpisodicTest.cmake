@@ -1,11 +1,12 @@
 # episodic_test(NAME [ENGINE] [TORCH] [CUDA] [EVERY_CPU] [LABELS label...] SOURCES file...): one Catch2 executable.
 #
 # Every test case becomes a ctest test "NAME: case", labelled with NAME and LABELS; a case tagged
-# [heavy] has the label heavy too, and runs alone. A case that calls EPISODIC_SKIP is reported as
-# skipped. ENGINE links episodic::episodic, TORCH episodic::torch (and there is no such test in a build without
-# it), otherwise episodic::core; CUDA adds episodic::kernels.
-# EVERY_CPU: one test more for each instruction set below the best, with its loops all cases but heavy ones and
-# those tagged [device], which compute on a device.
+# [heavy] has the label heavy too, and runs alone; one tagged [long] has the label long, which scripts/test
+# leaves out without --all. A case that calls EPISODIC_SKIP is reported as skipped. ENGINE links
+# episodic::episodic, TORCH episodic::torch (and there is no such test in a build without it), otherwise
+# episodic::core; CUDA adds episodic::kernels.
+# EVERY_CPU: one test more for each instruction set below the best, with its loops all cases but heavy and long
+# ones and those tagged [device], which compute on a device: they are long, but for the room cpu.
 find_package(Catch2 REQUIRED)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 
@@ -68,8 +69,12 @@ endif()
   if(ARG_EVERY_CPU)
     foreach(set avx2 portable)
       set(test "${name}: everything with the loops for ${set}")
-      add_test(NAME "${test}" COMMAND ${target} "~[heavy]~[device]")
-      set_tests_properties("${test}" PROPERTIES ENVIRONMENT EPISODIC_CPU=${set} LABELS "${name}")
+      add_test(NAME "${test}" COMMAND ${target} "~[heavy]~[long]~[device]")
+      set(of_set "${name}")
+      if(NOT name STREQUAL "cpu")  # every run has the room of the loops
+        list(APPEND of_set long)
+      endif()
+      set_tests_properties("${test}" PROPERTIES ENVIRONMENT EPISODIC_CPU=${set} LABELS "${of_set}")
     endforeach()
   endif()
 endfunction()

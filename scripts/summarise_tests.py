@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints what scripts/test ends with: skipped tests by name, failed ones with the end of their output
-(a log that was cut to its last lines still says why), then the counts."""
+(a log that was cut to its last lines still says why), how many were left out, then the counts.
+
+usage: summarise_tests.py RESULTS [TESTS LABELS]: TESTS would have run but for their LABELS ("a|b")
+"""
 import re
 import sys
 import xml.etree.ElementTree as xml
@@ -17,7 +20,7 @@ def last_lines(case, count=12):
     return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
 
-def main(path):
+def main(path, fitting="0", labels=""):
     try:
         cases = list(xml.parse(path).getroot().iter("testcase"))
     except (OSError, xml.ParseError) as error:
@@ -36,8 +39,11 @@ def main(path):
         print(f"failed: {case.get('name')} ({case.get('time', '?')} s)")
         for line in last_lines(case):
             print(f"    {line[:200]}")
+    left_out = int(fitting) - len(cases)
+    if left_out > 0:
+        print(f"{left_out} left out by their labels ({', '.join(labels.split('|'))})")
     print(f"{passed} passed, {len(failed)} failed")
     return 1 if failed or not passed else 0
 
 
-sys.exit(main(sys.argv[1]))
+sys.exit(main(*sys.argv[1:]))

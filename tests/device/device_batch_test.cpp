@@ -16,6 +16,7 @@
 #include "kernels/device.hpp"
 #include "model/tiny_llama.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_batch_test {
@@ -620,7 +621,7 @@ TEST_CASE(
       const auto first = failing[0].snapshot(), second = failing[1].snapshot();
       bool whole = false;
       std::int64_t left = 0;
-      for (; !whole; ++left) {
+      for (; !whole; left += episodic_test::all_or(1, 4)) {
         INFO("settings " << setting << ", " << n << " tokens, " << left << " launches");
         emulator::set_launches_left(left);
         try {
@@ -775,7 +776,8 @@ TEST_CASE("a sequence of a batch that cannot make its step fails alone, whatever
                 {Fault::cannot_be_kept, ""},
                 {Fault::hook, "no room for these keys"}};
   for (const auto& [fault, said] : faults)
-    for (const std::size_t bad : {0u, 1u, 2u}) {
+    for (const std::size_t bad : episodic_test::in_turn(std::vector<std::size_t>{0, 1, 2},
+                                                        static_cast<std::size_t>(fault))) {
       const std::size_t n = bad == 1 ? 9 : 1;
       INFO("fault " << static_cast<int>(fault) << ", " << n << " tokens, place " << bad);
       Faulty three(dir, fault, bad, n);

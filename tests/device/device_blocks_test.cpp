@@ -23,6 +23,7 @@
 #include "model/tiny_adapter.hpp"
 #include "model/tiny_llama.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_blocks_test {
@@ -165,12 +166,12 @@ TEST_CASE("a decoder on the device with weights in blocks is the host's, of ever
       INFO(name_of(kind.stored));
       const TensorType values = tied ? TensorType::q6_k : kind.stored;
       const OpenModel model = in_blocks(dir.path(), kind.stored, values, 40);
-      for (const std::size_t first : {kFirst, std::size_t{1}}) {
+      for (const auto& [first, dtype] : episodic_test::combined<std::size_t, DType>(
+               {kFirst, 1}, {DType::float32, DType::bfloat16})) {
         const Run host = on_host(model, first);
-        for (const DType dtype : {DType::float32, DType::bfloat16})
-          clear += require_alike(
-              host, on_device(model, DeviceDecoder::Options{dtype, 0, true}, host, first),
-              dtype == DType::float32 ? 0.05 : 0.3);  // random weights magnify bfloat16
+        clear += require_alike(
+            host, on_device(model, DeviceDecoder::Options{dtype, 0, true}, host, first),
+            dtype == DType::float32 ? 0.05 : 0.3);  // random weights magnify bfloat16
       }
     }
   }
@@ -329,7 +330,9 @@ TEST_CASE("a decoder with a memory is within the shared memory of devices of eve
   struct Capability {
     int major, minor;
   };
-  for (const std::int64_t dim : {64, 128, 256}) {
+  for (const auto& [dim, dtype] : episodic_test::combined<std::int64_t, DType>(
+           {64, 128, 256}, {DType::float32, DType::bfloat16})) {
+    INFO("heads of " << dim << ", " << name_of(dtype));
     TinyShape shape = shape_of(true);
     shape.heads = 2;
     shape.kv_heads = 1;
@@ -340,20 +343,18 @@ TEST_CASE("a decoder with a memory is within the shared memory of devices of eve
     MemoryConfig config = parse_memory_config(
         R"({"n_init": 3, "n_local": 20, "n_mem": 16, "chunk": 20, "min_block": 2, "max_block": 6,
             "n_repr": 2, "contiguity": 0.3, "gamma": 0.5, "refine": "modularity"})");
-    for (const DType dtype : {DType::float32, DType::bfloat16}) {
-      std::vector<float> first;
-      for (const Capability& c : {Capability{9, 0}, {8, 0}, {8, 6}, {12, 0}}) {
-        emulator::set_compute_capability(c.major, c.minor);
-        DeviceDecoder device = DeviceDecoder::load(model, {dtype, 0, true});
-        device.attach_memory(config, 90);
-        const std::vector<std::int64_t> ids = random_ids(42, kVocab, 7);
-        device.step({ids.data(), 20});
-        device.step({ids.data() + 20, 20});
-        for (std::size_t i = 40; i < 42; ++i) device.step({ids.data() + i, 1});
-        const std::vector<float> logits(device.logits().begin(), device.logits().end());
-        if (first.empty()) first = logits;
-        REQUIRE(logits == first);  // the plans are those of every device
-      }
+    std::vector<float> first;
+    for (const Capability& c : {Capability{9, 0}, {8, 0}, {8, 6}, {12, 0}}) {
+      emulator::set_compute_capability(c.major, c.minor);
+      DeviceDecoder device = DeviceDecoder::load(model, {dtype, 0, true});
+      device.attach_memory(config, 90);
+      const std::vector<std::int64_t> ids = random_ids(42, kVocab, 7);
+      device.step({ids.data(), 20});
+      device.step({ids.data() + 20, 20});
+      for (std::size_t i = 40; i < 42; ++i) device.step({ids.data() + i, 1});
+      const std::vector<float> logits(device.logits().begin(), device.logits().end());
+      if (first.empty()) first = logits;
+      REQUIRE(logits == first);  // the plans are those of every device
     }
   }
 }

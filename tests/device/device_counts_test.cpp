@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "beside_host.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_counts_test {
@@ -41,9 +42,10 @@ TEST_CASE("a device counts recalls as the host does") {
     if (settings == 4) plain.reweight = Reweighting::broad, plain.contiguity = 0;
     if (settings == 5) plain.recall = false;
     const DeviceMemoryOptions options{DType::float32, kLength, DType::float32, 0};
-    for (const MemoryConfig& config : plain.recall ? tiers(plain, shape, options, dir.path())
-                                                   : std::vector<MemoryConfig>{plain}) {
-      if (settings > 3 && config.device_bytes > 0) continue;
+    std::vector<MemoryConfig> configs{plain};
+    if (settings < 4) configs = tiers(plain, shape, options, dir.path());
+    for (const MemoryConfig& config :
+         episodic_test::in_turn(configs, static_cast<std::size_t>(settings))) {
       INFO("settings " << settings << ", device_bytes " << config.device_bytes << ", files "
                        << !config.disk_dir.empty());
       MemoryConfig counting = plain;  // only a memory with a disk tier counts by event

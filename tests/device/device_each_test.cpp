@@ -10,6 +10,7 @@
 
 #include "beside_host.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_each_test {
@@ -75,8 +76,8 @@ TEST_CASE("a device scores events by the best of their representatives as the ho
   int number = 0;
   for (const MemoryConfig& plain : all_configs()) {
     CAPTURE(number);
-    ++number;
-    for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
+    for (const MemoryConfig& config : episodic_test::in_turn(
+             tiers(plain, shape, options, dir.path()), static_cast<std::size_t>(number++))) {
       MemoryConfig by_mean = plain;
       by_mean.score = RepresentativeScore::mean;
       EpisodicMemory host(plain, shape), other(by_mean, shape);

@@ -13,6 +13,7 @@
 #include "kernels/batches.hpp"
 #include "kernels/codes.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_forgetting_test {
@@ -95,11 +96,12 @@ void check_forgetting(std::initializer_list<int> all_settings, std::int64_t leng
       plain.min_block = plain.max_block = 1;
       options.codes_from = 64;
     }
-    for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      const bool with_files = settings == 0 || settings == 5 || settings == 7;
-      if (!with_files && !config.disk_dir.empty()) continue;
-      if ((settings == 8 || settings == 9) && config.device_bytes > 0) continue;
-      if (settings == 6 && config.device_bytes > 0) continue;
+    const bool with_files = settings == 0 || settings == 5 || settings == 7;
+    const bool with_slots = settings != 6 && settings != 8 && settings != 9;
+    std::vector<MemoryConfig> configs = tiers(plain, shape, options, dir.path());
+    configs.resize(with_files ? 3 : with_slots ? 2 : 1);
+    for (const MemoryConfig& config :
+         episodic_test::in_turn(configs, static_cast<std::size_t>(settings + 2))) {
       EpisodicMemory host(plain, shape);
       DeviceMemory device(config, shape, options, nullptr);
       std::mt19937 random(static_cast<std::uint32_t>(31 + settings));
@@ -177,6 +179,7 @@ TEST_CASE("a memory with forgotten events goes to a device and back") {
   const TempDir dir;
   const std::vector<Token> tokens = driver::random_tokens(shape, kLength, 14);
   int number = 0;
+  std::size_t turn = 0;
   struct Settings {
     int codes, groups;
     DType kept;
@@ -194,8 +197,9 @@ TEST_CASE("a memory with forgotten events goes to a device and back") {
     plain.scope = scope;
     if (scope == EventScope::head && codes == 0) plain.segmenter = SegmenterKind::k_similarity;
     const DeviceMemoryOptions options{DType::float32, kLength, DType::float32, codes};
-    for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      if (codes > 0 && !config.disk_dir.empty()) continue;
+    std::vector<MemoryConfig> configs = tiers(plain, shape, options, dir.path());
+    if (codes > 0) configs.pop_back();  // none over files
+    for (const MemoryConfig& config : episodic_test::in_turn(configs, turn++)) {
       EpisodicMemory reference(plain, shape);
       KeepOptions keep;
       keep.dir = dir / std::to_string(number++);

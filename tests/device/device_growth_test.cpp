@@ -20,6 +20,7 @@
 #include "episodic/memory/sizes.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_growth_test {
@@ -208,9 +209,11 @@ void check_grown(std::initializer_list<int> all_settings) {
     EpisodicMemory host(plain, shape);
     const std::vector<Token> tokens = driver::random_tokens(shape, 300, 77);
     for (std::int64_t first = 0; first < 300; first += 12) driver::step(host, tokens, first, 12);
-    for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      const bool with_files = settings == 0 || settings == 4 || settings == 6 || settings == 7;
-      if (!with_files && !config.disk_dir.empty()) continue;
+    const bool with_files = settings == 0 || settings == 4 || settings == 6 || settings == 7;
+    std::vector<MemoryConfig> configs = tiers(plain, shape, options, dir.path());
+    if (!with_files) configs.pop_back();
+    for (const MemoryConfig& config :
+         episodic_test::in_turn(configs, static_cast<std::size_t>(settings + 2))) {
       const auto seed = static_cast<std::uint32_t>(settings + 1);
       const Mapping mapping(0);
       std::optional<Seen> expected;
@@ -246,10 +249,14 @@ TEST_CASE("device memory that grows does so in every order of its streams") {
   const DeviceMemoryOptions options{DType::float32, kTokens, DType::float32, 0};
   const TempDir dir;
   EpisodicMemory host(life_config(), shape);
+  std::size_t number = 0;
   for (const MemoryConfig& config : tiers(life_config(), shape, options, dir.path())) {
     std::optional<Seen> expected;
-    for (const auto overlap : {emulator::Overlap::none, emulator::Overlap::late,
-                               emulator::Overlap::early, emulator::Overlap::shuffled}) {
+    using emulator::Overlap;
+    std::vector<Overlap> overlaps = episodic_test::in_turn(
+        std::vector{Overlap::late, Overlap::early, Overlap::shuffled}, number++);
+    overlaps.insert(overlaps.begin(), Overlap::none);
+    for (const Overlap overlap : overlaps) {
       emulator::set_overlap(overlap, 5);
       Driven grown(config, shape, options);
       const Seen seen = live(grown, host, 9, once);
@@ -327,7 +334,7 @@ void check_held(EventScope scope, std::int64_t arrays) {
 
 TEST_CASE("device memory that is held follows the text, and most steps take none") {
   check_held(EventScope::sequence, 8);
-  check_held(EventScope::head, 20);
+  if (episodic_test::all_cases()) check_held(EventScope::head, 20);
 }
 
 TEST_CASE("where memory cannot be mapped all of it is taken at the start") {
@@ -363,13 +370,15 @@ TEST_CASE("a step for which a device has no memory is refused, and may be begun 
   const std::vector<Token> tokens = driver::random_tokens(shape, 300, 77);
   for (std::int64_t first = 0; first < 300; first += 12) driver::step(host, tokens, first, 12);
   const TempDir dir;
+  std::size_t number = 0;
   for (const MemoryConfig& config : tiers(life_config(), shape, options, dir.path())) {
     std::optional<Seen> expected;
     {
       Driven calm(config, shape, options);
       expected = live(calm, host, 6, once);
     }
-    for (const std::int64_t left : {0, 1, 3}) {
+    for (const std::int64_t left :
+         episodic_test::in_turn(std::vector<std::int64_t>{0, 1, 3}, number++)) {
       Driven driven(config, shape, options);
       std::int64_t refused = 0;
       const Seen seen = live(driven, host, 6, [&](const auto& step) {

@@ -12,6 +12,7 @@
 #include "episodic/memory/sizes.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_lanes_test {
@@ -305,11 +306,13 @@ TEST_CASE("lanes on a device give the same bits wherever events lie, and come ba
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const DeviceMemoryOptions options{DType::float16, kTokens};
+  std::size_t number = 0;
   for (const MemoryConfig& plain : lane_configs()) {
     const TempDir dir;
     DeviceMemory all_there(plain, shape, options, nullptr);
     const auto expected = feed(all_there, tokens, kTokens);
-    for (const MemoryConfig& config : tiers(plain, shape, {DType::float16, kTokens}, dir.path())) {
+    for (const MemoryConfig& config : episodic_test::in_turn(
+             tiers(plain, shape, {DType::float16, kTokens}, dir.path()), number++)) {
       DeviceMemory memory(config, shape, options, nullptr);
       if (config.device_bytes > 0) REQUIRE(memory.bytes().total() <= config.device_bytes);
       auto got = feed(memory, tokens, 120);
@@ -333,7 +336,8 @@ TEST_CASE("lanes on a device give the same bits wherever events lie, and come ba
   }
 }
 
-TEST_CASE("lanes that were kept and opened again go on on a device with the same bits") {
+// Every run has the next test, and that of host and device in turn.
+TEST_CASE("lanes that were kept and opened again go on on a device with the same bits", "[long]") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();
   const TempDir dir;
@@ -392,9 +396,11 @@ TEST_CASE("lanes on a device over files go on with a memory of the host") {
   }
 }
 
+// Every run has lanes of codes, and lanes in every tier, apart.
 TEST_CASE(
     "lanes of 8-bit events on a device give the same bits in every tier, and go to the host and "
-    "back") {
+    "back",
+    "[long]") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = driver::small_shape(2, 4, 2, 64);
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
@@ -485,59 +491,59 @@ TEST_CASE("a step of lanes is as many launches as one of whole layers, and alloc
   const DeviceArray<unsigned char> rows(std::vector<unsigned char>(12 * 128 * 2, 0)),
       out(12 * 128 * 2);
   const DeviceArray<float> surprise(std::vector<float>(12, 1.0f));
-  const auto launches = [&](const MemoryConfig& config, std::int64_t n) {
+  // Of a step of 12 tokens, and of one behind it.
+  const auto launches = [&](const MemoryConfig& config) {
     const DeviceMemoryOptions options{DType::bfloat16, 200};
     const std::int64_t before = emulator::device_bytes();
     DeviceMemory memory(config, shape, options, nullptr);
     REQUIRE(memory.bytes().total() == emulator::device_bytes() - before);
     feed(memory, tokens, 84);
-    emulator::reset_calls();
-    memory.begin_step(n);
-    for (std::int64_t l = 0; l < shape.n_layers; ++l)
-      memory.attend(l, layer_step(memory, rows.data(), rows.data(), rows.data(), out.data()));
-    memory.end_step(surprise.data());
-    REQUIRE(emulator::calls().allocations == 0);
-    REQUIRE(emulator::calls().synchronisations == 0);
-    const std::int64_t count = emulator::calls().launches;
-    memory.check();
-    return count;
+    std::vector<std::int64_t> counts;
+    for (const std::int64_t n : {12, 1}) {
+      emulator::reset_calls();
+      memory.begin_step(n);
+      for (std::int64_t l = 0; l < shape.n_layers; ++l)
+        memory.attend(l, layer_step(memory, rows.data(), rows.data(), rows.data(), out.data()));
+      memory.end_step(surprise.data());
+      REQUIRE(emulator::calls().allocations == 0);
+      REQUIRE(emulator::calls().synchronisations == 0);
+      counts.push_back(emulator::calls().launches);
+      memory.check();
+    }
+    return counts;
   };
   MemoryConfig plain = driver::small_config(), groups = plain, heads = plain, slots = plain;
   groups.recall_groups = 2;
   heads.scope = EventScope::head;
-  for (const std::int64_t n : {1, 12}) {
-    const std::int64_t expected = launches(plain, n);
-    REQUIRE(launches(groups, n) == expected);
-    REQUIRE(launches(heads, n) == expected);
-  }
+  const std::vector<std::int64_t> expected = launches(plain), of_heads = launches(heads);
+  REQUIRE(launches(groups) == expected);
+  REQUIRE(of_heads == expected);
   // Each head's own boundaries from keys are one launch, as many heads as there are; refinement is
   // as for the sequence where all heads' tiles fit.
   MemoryConfig by_keys = heads, refined = heads;
   by_keys.segmenter = SegmenterKind::k_similarity;
   refined.refine = plain.refine = Refinement::modularity;
-  for (const std::int64_t n : {1, 12}) {
-    REQUIRE(launches(by_keys, n) == launches(heads, n) + 1);
-    REQUIRE(launches(refined, n) == launches(plain, n));
-  }
+  const std::vector<std::int64_t> one_more{of_heads[0] + 1, of_heads[1] + 1};
+  REQUIRE(launches(by_keys) == one_more);
+  REQUIRE(launches(refined) == launches(plain));
   // Nor are slots a launch more: lanes share a layer's.
   const DeviceMemoryBytes bytes = DeviceMemory::bytes_needed(slots, shape, {DType::bfloat16, 200});
   slots.device_bytes = bytes.total() - bytes.snapshots - bytes.events / 3;
   MemoryConfig grouped = slots;
   grouped.recall_groups = 2;
-  for (const std::int64_t n : {1, 12}) REQUIRE(launches(grouped, n) == launches(slots, n));
+  REQUIRE(launches(grouped) == launches(slots));
   // Nor are the weights of events, and what is recalled by them.
-  for (const Reweighting mode : {Reweighting::exact, Reweighting::narrow, Reweighting::broad}) {
+  for (const Reweighting mode : episodic_test::sampled(
+           std::vector{Reweighting::exact, Reweighting::narrow, Reweighting::broad}, 2)) {
     MemoryConfig whole = driver::small_config();
     whole.reweight = mode;
     whole.reweight_top = 2;
     MemoryConfig by_groups = whole, by_heads = whole;
     by_groups.recall_groups = 2;
     by_heads.scope = EventScope::head;
-    for (const std::int64_t n : {1, 12}) {
-      const std::int64_t expected = launches(whole, n);
-      REQUIRE(launches(by_groups, n) == expected);
-      REQUIRE(launches(by_heads, n) == expected);
-    }
+    const std::vector<std::int64_t> of_whole = launches(whole);
+    REQUIRE(launches(by_groups) == of_whole);
+    REQUIRE(launches(by_heads) == of_whole);
   }
 #else
   EPISODIC_SKIP("counted on the emulated device");

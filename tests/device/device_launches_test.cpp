@@ -13,6 +13,7 @@
 #include "episodic/device/device_decoder.hpp"
 #include "kernels/device.hpp"
 #include "model/tiny_llama.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 #if defined(EPISODIC_EMULATED_CUDA)
 #include "kernels/attention.cuh"
@@ -166,13 +167,18 @@ TEST_CASE("a step of a decoder is as many launches as docs/kernels.md says") {
       return launches(dir, setting.memory, setting.before, numbers, setting.max_tokens);
     };
     const std::vector<Counted> plain = count_all(false, launches_of);
-    const std::vector<Counted> biased = count_all(true, launches_of);
+    // Biases are the same launches whatever is recalled.
+    const bool counts_biases = setting.max_tokens == kMany || setting.before < 480;
+    const std::vector<Counted> biased = episodic_test::all_cases() || counts_biases
+                                            ? count_all(true, launches_of)
+                                            : std::vector<Counted>();
     for (std::size_t i = 0; i < numbers.size(); ++i) {
       const bool decode = numbers[i] == 1;
       const std::string line = fmt::format("| {}, {} | {} | {} |", decode ? "decode" : "prefill",
                                            setting.name, plain[i].each_layer, plain[i].rest);
       INFO(line);
       REQUIRE(documented(line));
+      if (biased.empty()) continue;
       // Biases of q, k and v are a launch more where the products are cuBLAS's.
       REQUIRE(biased[i].each_layer == plain[i].each_layer + !decode);
       REQUIRE(biased[i].rest == plain[i].rest);

@@ -13,6 +13,7 @@
 #include "kernels/window.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace {
@@ -83,7 +84,8 @@ TEST_CASE("what memory held before it was written changes no bit of device memor
   });
   for (std::size_t i = 0; i < configs.size(); ++i) {
     const TempDir dir;
-    for (const MemoryConfig& config : tiers(configs[i], shape, options, dir.path())) {
+    for (const MemoryConfig& config :
+         episodic_test::in_turn(tiers(configs[i], shape, options, dir.path()), i)) {
       INFO("configuration " << i << ", disk_dir " << config.disk_dir << ", device_bytes "
                             << config.device_bytes);
       const auto run = [&](emulator::Unwritten what) {
@@ -120,8 +122,9 @@ TEST_CASE("what memory held before it was written changes no bit of device memor
         return all;
       };
       const auto expected = run(emulator::Unwritten::not_a_number);
-      REQUIRE(run(emulator::Unwritten::zeros) == expected);
-      REQUIRE(run(emulator::Unwritten::ones) == expected);
+      for (const auto what : episodic_test::in_turn(
+               std::vector{emulator::Unwritten::zeros, emulator::Unwritten::ones}, i))
+        REQUIRE(run(what) == expected);
     }
   }
 }
@@ -173,7 +176,7 @@ TEST_CASE("settings of device memory at the ends of their ranges are refused in 
   with([](MemoryConfig& c) { c.device_bytes = 600'000; });  // events at home on the host
   const std::vector<Token> tokens = driver::random_tokens(shape, 40, 5);
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  std::int64_t refused = 0, made = 0;
+  std::int64_t refused = 0, made = 0, number = 0;  // by default every second combination
   for (const MemoryConfig& base : configs)
     for (const Setting& setting : settings)
       for (const std::int64_t value :
@@ -181,6 +184,7 @@ TEST_CASE("settings of device memory at the ends of their ranges are refused in 
             std::int64_t{1} << 30, (std::int64_t{1} << 31) - 1, std::int64_t{1} << 31,
             std::int64_t{1} << 40, std::int64_t{1} << 60, std::int64_t{1} << 62, kMost - 1,
             kMost}) {
+        if (++number % 2 == 0 && !episodic_test::all_cases()) continue;
         INFO("configuration " << &base - configs.data() << ", " << setting.name << " = " << value);
         MemoryConfig config = base;
         DeviceMemoryOptions options{DType::float32, 200};
@@ -215,8 +219,8 @@ TEST_CASE("settings of device memory at the ends of their ranges are refused in 
           REQUIRE(mentions(said, setting.name));
         }
       }
-  REQUIRE(refused > 300);
-  REQUIRE(made > 300);
+  REQUIRE(refused > episodic_test::all_or(300, 150));
+  REQUIRE(made > episodic_test::all_or(300, 150));
 }
 #endif
 

@@ -16,6 +16,7 @@
 #include "kernels/device.hpp"
 #include "model/expected_logits.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 using namespace episodic;
@@ -58,8 +59,9 @@ TEST_CASE("recurrent state on the device: snapshots have it however far the mode
   EPISODIC_NEEDS_DEVICE();
   const std::vector<std::pair<const char*, std::vector<std::int64_t>>> cases{
       {"lfm2", {1, 4, 16}}, {"lfm2_biases", {1, 4, 16}}, {"qwen3_5", {4}}, {"granite4", {1}}};
+  std::size_t number = 0;
   for (const auto& [name, chunks] : cases)
-    for (const std::int64_t chunk : chunks) {
+    for (const std::int64_t chunk : episodic_test::in_turn(chunks, number++)) {
       INFO(name << ", chunk " << chunk);
       DeviceDecoder model = DeviceDecoder::load(family_checkpoint(name)),
                     straight = model.share_weights();

@@ -12,6 +12,7 @@
 #include "episodic/retention/memoria.hpp"
 #include "support/compare.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace device_retention_test {
@@ -77,8 +78,10 @@ TEST_CASE("a device's memory with retention forgets the events that the host's d
       plain.retention->memoria.alpha = 1;
       options.codes_from = 64;
     }
-    for (const MemoryConfig& config : tiers(plain, shape, options, dir.path())) {
-      if (settings > 2 && config.device_bytes > 0) continue;
+    std::vector<MemoryConfig> configs = tiers(plain, shape, options, dir.path());
+    if (settings > 2) configs.resize(1);
+    for (const MemoryConfig& config :
+         episodic_test::in_turn(configs, static_cast<std::size_t>(settings))) {
       INFO("settings " << settings << ", device_bytes " << config.device_bytes << ", files "
                        << !config.disk_dir.empty());
       EpisodicMemory host(plain, shape);

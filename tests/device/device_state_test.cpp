@@ -8,6 +8,7 @@
 #include "kernels/codes.hpp"
 #include "steps.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 
 namespace {
@@ -51,14 +52,18 @@ TEST_CASE("a device's memory comes back to a snapshot, in every tier") {
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const TempDir dir;
-  MemoryConfig plain = tier_config(GENERATE(DType::float16, DType::int8, DType::fp8));
-  plain.recall_every = 3;
   // Many short events, of which a list has more than the slots keep behind a restore; gaussian's
   // moments come back too.
-  plain.segmenter = GENERATE(SegmenterKind::gaussian, SegmenterKind::surprise);
-  plain.min_count = 8;
-  plain.gamma = plain.segmenter == SegmenterKind::gaussian ? 0.5 : -1;
-  for (const MemoryConfig& config : tiers(plain, shape, {DType::float16, kTokens}, dir.path())) {
+  for (const auto& [dtype, segmenter, tier] :
+       episodic_test::combined<DType, SegmenterKind, std::size_t>(
+           {DType::float16, DType::int8, DType::fp8},
+           {SegmenterKind::gaussian, SegmenterKind::surprise}, {0, 1, 2})) {
+    MemoryConfig plain = tier_config(dtype);
+    plain.recall_every = 3;
+    plain.segmenter = segmenter;
+    plain.min_count = 8;
+    plain.gamma = plain.segmenter == SegmenterKind::gaussian ? 0.5 : -1;
+    const MemoryConfig config = tiers(plain, shape, {DType::float16, kTokens}, dir.path())[tier];
     DeviceMemory memory(config, shape, {DType::float16, kTokens}, nullptr);
     const auto empty = memory.snapshot();
     const auto from_start = feed(memory, tokens, 130);
@@ -97,7 +102,8 @@ TEST_CASE("codes of representatives change nothing but the bytes that a search r
   config.min_block = 1;  // three slabs of events, not the last one full
   config.max_block = 1;
   config.contiguity = 0.3;
-  for (const DType representatives : {DType::float32, DType::bfloat16}) {
+  for (const DType representatives :
+       episodic_test::sampled(std::vector{DType::float32, DType::bfloat16}, 1)) {
     const DeviceMemoryOptions scan{DType::float32, kTokens, representatives, 0},
         through{DType::float32, kTokens, representatives, 2 * kernels::kCodeSlab - 3};
     DeviceMemory expected(config, shape, scan, nullptr), memory(config, shape, through, nullptr);
@@ -231,7 +237,7 @@ TEST_CASE("a sequence that was kept and opened again goes on with the same bits"
         segmenter == SegmenterKind::gaussian ? Reweighting::exact : Reweighting::none;
   }
   std::size_t number = 0;
-  for (const auto& [config, dtype] : cases) {
+  for (const auto& [config, dtype] : episodic_test::sampled(cases, 3)) {
     INFO(number);
     const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
     const std::filesystem::path at = dir / std::to_string(number++);
@@ -317,10 +323,12 @@ TEST_CASE("host and device go on with each other's memories") {
 
 TEST_CASE("a device's 8-bit events are the host's to the bit, in every tier and there and back") {
   EPISODIC_NEEDS_DEVICE();
-  const DType code = GENERATE(DType::int8, DType::fp8);
   const MemoryShape shape = shape_of();
   const TempDir dir;
-  for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+  for (const auto& [of_code, dtype, tier] : episodic_test::combined<DType, DType, std::size_t>(
+           {DType::int8, DType::fp8}, {DType::float32, DType::float16, DType::bfloat16},
+           {0, 1, 2})) {
+    const DType code = of_code;
     std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7);
     round_to(tokens, dtype);
     const MemoryConfig plain = tier_config(code);
@@ -339,31 +347,30 @@ TEST_CASE("a device's 8-bit events are the host's to the bit, in every tier and 
         });
       return all;
     };
-    for (const MemoryConfig& config : tiers(plain, shape, {dtype, kTokens}, dir.path())) {
-      DeviceMemory device(config, shape, {dtype, kTokens}, nullptr);
-      while (device.tokens() < kTokens)
-        step(device, tokens, device.tokens(),
-             std::min<std::int64_t>(12, kTokens - device.tokens()));
-      REQUIRE((device.events().all() == host.events().all()));
-      EpisodicMemory saved(plain, shape);
-      device.save(saved, {}, {});
-      REQUIRE(host.events().size() > 10);
-      REQUIRE(blocks_of(saved) == blocks_of(host));
-      // and as they were once more, from the host to a device and on
-      DeviceMemory other(config, shape, {dtype, kTokens}, nullptr);
-      other.load(saved);
-      other.forget(EventId{2});
-      const auto snapshot = other.snapshot();
-      other.restore(*snapshot);
-      REQUIRE(other.forgotten() == std::vector<EventId>{2});
-    }
+    const MemoryConfig config = tiers(plain, shape, {dtype, kTokens}, dir.path())[tier];
+    DeviceMemory device(config, shape, {dtype, kTokens}, nullptr);
+    while (device.tokens() < kTokens)
+      step(device, tokens, device.tokens(), std::min<std::int64_t>(12, kTokens - device.tokens()));
+    REQUIRE((device.events().all() == host.events().all()));
+    EpisodicMemory saved(plain, shape);
+    device.save(saved, {}, {});
+    REQUIRE(host.events().size() > 10);
+    REQUIRE(blocks_of(saved) == blocks_of(host));
+    // and as they were once more, from the host to a device and on
+    DeviceMemory other(config, shape, {dtype, kTokens}, nullptr);
+    other.load(saved);
+    other.forget(EventId{2});
+    const auto snapshot = other.snapshot();
+    other.restore(*snapshot);
+    REQUIRE(other.forgotten() == std::vector<EventId>{2});
   }
 }
 
 TEST_CASE("a memory is saved to what it came from, also after it went back") {
   EPISODIC_NEEDS_DEVICE();
   const MemoryShape shape = shape_of();
-  const MemoryConfig config = tier_config(GENERATE(DType::bfloat16, DType::int8, DType::fp8));
+  const MemoryConfig config = tier_config(GENERATE(from_range(
+      episodic_test::sampled(std::vector{DType::bfloat16, DType::int8, DType::fp8}, 2))));
   const std::vector<Token> tokens = driver::random_tokens(shape, kTokens, 7),
                            other = driver::random_tokens(shape, kTokens, 8);
   const TempDir dir;

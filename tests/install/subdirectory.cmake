@@ -1,6 +1,6 @@
 # The core in a project that takes the checkout in, without torch. As it is by default: configured alone. With shared
 # libraries and rules to install: built without optimisation and installed in WORK; then a second project is built on
-# what was installed, and both programs run.
+# what was installed, and both programs run. CONFIGURES_ALONE: both are configured, and that is all.
 file(REMOVE_RECURSE ${WORK}/prefix ${WORK}/consumer)
 set(common -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_BUILD_TYPE=Release
   "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
@@ -10,6 +10,9 @@ function(run)
 endfunction()
 run(${CMAKE_COMMAND} ${taken_in} -B ${WORK}/defaults)
 run(${CMAKE_COMMAND} ${taken_in} -B ${WORK}/build -DBUILD_SHARED_LIBS=ON -DEPISODIC_INSTALL=ON)
+if(CONFIGURES_ALONE)
+  return()
+endif()
 run(${CMAKE_COMMAND} --build ${WORK}/build)
 run(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${WORK}/prefix)
 run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${WORK}/consumer ${common} -DCOMPONENT=core -DCMAKE_PREFIX_PATH=${WORK}/prefix)

@@ -29,38 +29,38 @@ alignas(256) unsigned char memory[4096];
 
 TEST_CASE("a batch of scores has the bits of its sequences alone") {
   EPISODIC_NEEDS_DEVICE();
-  for (const DType dtype : kDTypes)
-    for (const bool packs : {true, false})
-      for (const bool listed : {false, true}) {
-        const std::int64_t lanes = listed ? 1 : 2;
-        // Every fifth has no event, every third of the others a width that is no multiple of packs.
-        const auto is_single = [&](std::int64_t i) { return !packs && i % 3 == 1; };
-        const auto make = [&](std::int64_t i, Arena& arena) {
-          std::mt19937 random(static_cast<unsigned>(i));
-          EventScoreParams p;
-          p.dtype = dtype;
-          p.width = is_single(i) ? 33 + 2 * i : 8 * (3 + i);
-          p.n_lanes = lanes;
-          p.max_events = i % 5 == 4 ? 0 : 5 + 9 * i;
-          p.query = arena.in(normal_floats(static_cast<std::size_t>(lanes * p.width), random));
-          p.representative =
-              arena.in(random_elements(lanes * p.max_events * p.width + 1, dtype, random));
-          p.n_events = arena.in(std::vector<std::int64_t>{p.max_events - i % 3});
-          p.score = arena.out<float>(lanes * p.max_events);
-          if (listed && i % 2 == 0 && p.max_events > 0) {
-            p.maybe_listed = arena.in(std::vector<DeviceEventId>{0, 1, 3});
-            p.n_listed = arena.in(std::vector<std::int32_t>{2});
-            p.max_listed = 3;
-          }
-          return p;
-        };
-        check_batches<EventScoreParams>(
-            make, score_events, score_events_batch, [&](std::int64_t n) {
-              std::int64_t single = 0;
-              for (std::int64_t i = 0; i < n; ++i) single += i % 5 != 4 && is_single(i);
-              return launches_of(n - n / 5 - single) + launches_of(single);
-            });
+  for (const auto& [of_dtype, of_packs, of_listed] : episodic_test::combined<DType, bool, bool>(
+           {std::begin(kDTypes), std::end(kDTypes)}, {true, false}, {false, true})) {
+    const DType dtype = of_dtype;
+    const bool packs = of_packs, listed = of_listed;
+    const std::int64_t lanes = listed ? 1 : 2;
+    // Every fifth has no event, every third of the others a width that is no multiple of packs.
+    const auto is_single = [&](std::int64_t i) { return !packs && i % 3 == 1; };
+    const auto make = [&](std::int64_t i, Arena& arena) {
+      std::mt19937 random(static_cast<unsigned>(i));
+      EventScoreParams p;
+      p.dtype = dtype;
+      p.width = is_single(i) ? 33 + 2 * i : 8 * (3 + i);
+      p.n_lanes = lanes;
+      p.max_events = i % 5 == 4 ? 0 : 5 + 9 * i;
+      p.query = arena.in(normal_floats(static_cast<std::size_t>(lanes * p.width), random));
+      p.representative =
+          arena.in(random_elements(lanes * p.max_events * p.width + 1, dtype, random));
+      p.n_events = arena.in(std::vector<std::int64_t>{p.max_events - i % 3});
+      p.score = arena.out<float>(lanes * p.max_events);
+      if (listed && i % 2 == 0 && p.max_events > 0) {
+        p.maybe_listed = arena.in(std::vector<DeviceEventId>{0, 1, 3});
+        p.n_listed = arena.in(std::vector<std::int32_t>{2});
+        p.max_listed = 3;
       }
+      return p;
+    };
+    check_batches<EventScoreParams>(make, score_events, score_events_batch, [&](std::int64_t n) {
+      std::int64_t single = 0;
+      for (std::int64_t i = 0; i < n; ++i) single += i % 5 != 4 && is_single(i);
+      return launches_of(n - n / 5 - single) + launches_of(single);
+    });
+  }
 }
 
 TEST_CASE("a batch of recalls by score has the bits of its sequences alone") {

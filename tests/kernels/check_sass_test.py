@@ -37,7 +37,7 @@ def declared():
         yield from re.findall(r"__global__[^;{]*?\b(\w+Kernel)\s*\(", path.read_text())
 
 
-def check(changes=None, without=()):
+def check(changes=None, without=(), more=()):
     """(exit code, output) where `changes` {kernel: {figure: value}} replace sound figures."""
     resources, code = [], []
     for architecture in ARCHITECTURES:
@@ -63,7 +63,7 @@ def check(changes=None, without=()):
         fake.write_text(f'#!/bin/sh\n[ "$1" = -sass ] && exec cat {folder}/code\nexec cat {folder}/resources\n')
         fake.chmod(0o755)
         done = subprocess.run(
-            [sys.executable, str(CHECK_SASS), "--architectures", ",".join(ARCHITECTURES), "--sizes", str(SIZES), str(fake)],
+            [sys.executable, str(CHECK_SASS), "--architectures", ",".join(ARCHITECTURES), "--sizes", str(SIZES), str(fake), *more],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "CUOBJDUMP": str(fake), "NVDISASM": str(fake)})
     return done.returncode, done.stdout
 
@@ -90,4 +90,10 @@ expect(1, "RowsKernel<> on sm_80: 0 blocks", changes={"RowsKernel": {"registers"
 expect(1, "GraphHalfKernel<> on sm_90 has no HMMA", changes={"GraphHalfKernel": {"code": ("FFMA", "LDSM", "LDGSTS")}})
 expect(2, "0 of 16 instances of MmaAttentionKernel on sm_80", without=["MmaAttentionKernel"])
 expect(2, "0 of 1 instances of ProbeKernel on sm_90", without=["ProbeKernel"])
+# Of the resources alone: no instruction is looked for, all else is.
+few = {"more": ["--resources"]}
+expect(0, "| WgmmaAttention | 6 |", changes={"WgmmaAttentionKernel": {"code": ()}}, **few)
+expect(1, "RecallKernel<> on sm_90 spills", changes={"RecallKernel": {"stack": 128}}, **few)
+expect(1, "MergeSplitsKernel<float,1> on sm_80 has 65 registers", changes={"MergeSplitsKernel": {"registers": 65}}, **few)
+expect(2, "0 of 16 instances of MmaAttentionKernel on sm_80", without=["MmaAttentionKernel"], **few)
 print("check_sass tells what is out of bounds")

@@ -395,8 +395,9 @@ TEST_CASE("a kept memory under retention shrinks, is opened again and goes back 
   REQUIRE(memory.retention()->total() == 0);
 }
 
+// Every run has the index and its files give up what it forgets (tests/recall).
 TEST_CASE("representatives of what retention forgets leave host memory and files",
-          "[memory][kept][retention]") {
+          "[memory][kept][retention][long]") {
   // so wide that a slab of representatives is 16 events
   const MemoryShape shape = small_shape(2, 16, 2, 1024);
   const auto tokens = random_tokens(shape, 12 * 300, 36);

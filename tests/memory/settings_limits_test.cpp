@@ -14,6 +14,7 @@
 #include "episodic/memory/plan.hpp"
 #include "episodic/memory/sizes.hpp"
 #include "support/refusal.hpp"
+#include "support/sampled.hpp"
 #include "support/temp_dir.hpp"
 #include "support/test.hpp"
 
@@ -129,8 +130,11 @@ TEST_CASE("every number of the settings, at every end, works or is refused by na
   const std::vector<std::string> names = integers();
   CHECK(names.size() > 25);
   int refused = 0, worked = 0;
-  for (const std::string& name : names)
+  std::size_t number = 0;  // by default each setting has a third of the values, in turn
+  for (const std::string& name : names) {
+    ++number;
     for (const std::int64_t value : values()) {
+      if (++number % 3 != 0 && !episodic_test::all_cases()) continue;
       // Windows of the longest steps take half a gigabyte; their allocation is tried elsewhere.
       if (name == "chunk" && value > 4096 && value <= (1 << 20)) continue;
       INFO(name << " = " << value);
@@ -145,8 +149,9 @@ TEST_CASE("every number of the settings, at every end, works or is refused by na
         worked += plan_only;
       }
     }
-  CHECK(refused > 200);
-  CHECK(worked > 200);
+  }
+  CHECK(refused > episodic_test::all_or(200, 66));
+  CHECK(worked > episodic_test::all_or(200, 66));
 }
 
 TEST_CASE("long lengths with shapes of every size are refused before room is made",

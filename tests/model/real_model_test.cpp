@@ -168,7 +168,8 @@ TEST_CASE("real model: the memory inside its window gives the reference's number
   check_greedy(model, check_text(model, passkey, passkey.ids.size()), passkey);
 }
 
-TEST_CASE("real model: the memory answers with a number that left the window", "[heavy]") {
+// Every run has the shipped model's answers (tests/e2e).
+TEST_CASE("real model: the memory answers with a number that left the window", "[heavy][long]") {
   const auto here = material();
   if (!here) EPISODIC_SKIP(NOT_HERE);
   const auto shared = shared_dir();

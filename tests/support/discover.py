@@ -31,11 +31,23 @@ def bracket(text):
     return f"[==[{text}]==]"
 
 
+# What a machine with a GPU has, a Jetson and Windows' Linux among them.
+GPU = " OR ".join(f"EXISTS {path}" for path in ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg"))
+
+
+def without_gpu(executable, name, labels, cases_of_test):
+    """Lines for ctest that make one test of all cases, where each would start a process to say that it is skipped."""
+    test = bracket(f"{name}: {cases_of_test} cases, without a GPU")
+    return [f"if(NOT ({GPU}))", f"add_test({test} {bracket(executable)})",
+            f"set_tests_properties({test} PROPERTIES LABELS {bracket(';'.join([name, *labels]))} "
+            "SKIP_REGULAR_EXPRESSION EPISODIC_SKIP)", "return()", "endif()"]
+
+
 def main(executable, name, output, *labels):
-    heavy = set(cases(executable, "[heavy]"))
+    tagged = {tag: set(cases(executable, f"[{tag}]")) for tag in ("heavy", "long")}
     lines = []
     for case in cases(executable):
-        own = [name, *labels] + (["heavy"] if case in heavy and "heavy" not in labels else [])
+        own = [name, *labels] + [tag for tag in tagged if case in tagged[tag] and tag not in labels]
         properties = {
             "LABELS": ";".join(own),
             "SKIP_REGULAR_EXPRESSION": "EPISODIC_SKIP",
@@ -52,6 +64,8 @@ def main(executable, name, output, *labels):
                      + " ".join(f"{key} {bracket(value)}" for key, value in properties.items()) + ")")
     if not lines:
         sys.exit(f"{executable} has no tests")
+    if "gpu" in labels:
+        lines = without_gpu(executable, name, labels, len(lines) // 2) + lines
     with open(output + ".new", "w") as file:
         file.write("\n".join(lines) + "\n")
     os.replace(output + ".new", output)

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "episodic/base/error.hpp"
+#include "support/sampled.hpp"
 #include "support/test.hpp"
 #include "text/pattern.hpp"
 #include "tokenizer_files.hpp"
@@ -112,11 +113,15 @@ TEST_CASE("regular expressions of known tokenizers cut as Oniguruma does") {
 TEST_CASE("random regular expressions are Oniguruma's, or refused by name") {
   const Json& rows = pattern_vectors()["random"];
   REQUIRE(rows.size() >= 300);
-  const std::set<std::string> refused = check_rows(rows);
+  Json some = Json::array();
+  for (const std::size_t i :
+       episodic_test::sampled_range<std::size_t>(0, rows.size(), rows.size() / 3))
+    some.push_back(rows[i]);
+  const std::set<std::string> refused = check_rows(some);
   std::string list;
   for (const std::string& r : refused) list += r + "\n";
   INFO(list);
-  CHECK(refused.size() < rows.size() / 20);
+  CHECK(refused.size() < some.size() / 20);
 }
 
 }  // namespace pattern_vectors_test

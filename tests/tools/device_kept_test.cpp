@@ -112,7 +112,8 @@ TEST_CASE("a memory ingested on a device is whole, and answers alike on both") {
   REQUIRE(Json::parse(here.out)["ids"] == Json::parse(there.out)["ids"]);
 }
 
-TEST_CASE("an ingest on a device that was cut off goes on to the same memory") {
+// Every run has heads of their own cut off, and the host.
+TEST_CASE("an ingest on a device that was cut off goes on to the same memory", "[long]") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   const Setting s(*model);

@@ -6,6 +6,7 @@
 
 #include "float32_model.hpp"
 #include "program.hpp"
+#include "support/sampled.hpp"
 #include "support/test.hpp"
 
 using namespace program;
@@ -58,7 +59,9 @@ TEST_CASE("generate, score and segment compute on a device what they compute on 
     for (const char* key : {"start", "end", "text"}) REQUIRE(events[i][key] == expected[i][key]);
 }
 
-TEST_CASE("heads with events of their own, and groups, are on a device what they are on the host") {
+// Every run has them kept (device_kept_test.cpp), and tests/device.
+TEST_CASE("heads with events of their own, and groups, are on a device what they are on the host",
+          "[long]") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   const Scratch scratch;
@@ -92,12 +95,13 @@ TEST_CASE("heads with events of their own, and groups, are on a device what they
           Json::parse(on("cuda", generate).out)["ids"]);
 }
 
-TEST_CASE("compare-events measures on a device what it measures on the host") {
+// Every run has compare-events on the host, and segment on a device.
+TEST_CASE("compare-events measures on a device what it measures on the host", "[long]") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   const Scratch scratch;
   fs::create_directories(scratch / "stories");
-  put(scratch / "stories" / "first.txt", some_book(9));
+  put(scratch / "stories" / "first.txt", some_book(episodic_test::all_or(9, 6)));
   put(scratch / "stories" / "second.txt", some_book(4));
   // Boundaries fall alike where both compute in one dtype.
   const std::string wide = float32_copy(*model, scratch / "float32").string();
@@ -271,18 +275,21 @@ TEST_CASE("what a device cannot do is refused in one line") {
   REQUIRE(run.err.find("event_tokens = 1000") != std::string::npos);
 }
 
-TEST_CASE("the demo on a device recalls and answers what it does on the host") {
+// Every run has the demo on the host, and answers on a device.
+TEST_CASE("the demo on a device recalls and answers what it does on the host", "[long]") {
   const auto model = recall_model();
   if (!model) EPISODIC_SKIP("no recall model");
   const Scratch scratch;
   const fs::path wide = float32_copy(*model, scratch / "float32");
   put(scratch / "book", some_book(12));
+  const std::size_t n_facts = episodic_test::all_or(2u, 1u);
+  const std::string tokens = episodic_test::all_or("300", "220");
   const auto demo = [&](const char* device) {
     const fs::path json = scratch / device;
-    const Run run =
-        on(device, "demo --tokens 300 --facts 2 --seed 3 --model " + quoted(wide.string()) +
-                       " --text " + quoted((scratch / "book").string()) + " --memory " +
-                       quoted(kSmallMemory) + " --json " + quoted(json.string()));
+    const Run run = on(device, "demo --tokens " + tokens + " --facts " + std::to_string(n_facts) +
+                                   " --seed 3 --model " + quoted(wide.string()) + " --text " +
+                                   quoted((scratch / "book").string()) + " --memory " +
+                                   quoted(kSmallMemory) + " --json " + quoted(json.string()));
     INFO(run.err);
     REQUIRE(run.status == 0);
     return Json::parse(contents(json));
@@ -292,7 +299,7 @@ TEST_CASE("the demo on a device recalls and answers what it does on the host") {
     for (Json& f : *facts)
       for (const char* way : {"with_memory", "without_memory", "full_attention"})
         f[way].erase("seconds");
-  REQUIRE(host["facts"].size() == 2);
+  REQUIRE(host["facts"].size() == n_facts);
   REQUIRE(host["facts"] == device["facts"]);
   REQUIRE(host["totals"] == device["totals"]);
   REQUIRE(host["events"] == device["events"]);

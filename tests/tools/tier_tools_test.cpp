@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The programs over a memory that several machines have in common. A machine is a process with a
 // cache folder of its own.
+#include "support/sampled.hpp"
 #include "support/test.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@ struct Setting {
   std::string model, text;
   Setting() {
     model = quoted(recall_model()->string());
-    put(scratch / "book.txt", some_book(400));
+    put(scratch / "book.txt", some_book(episodic_test::all_or(400, 160)));
     text = quoted((scratch / "book.txt").string());
     fs::create_directory(scratch / "tier");
   }
