@@ -67,7 +67,7 @@ class BusyError(Error, RuntimeError):
 
 _ERRORS: dict[int, type[Error]] = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError,
                                                        DeviceError, NotBuiltError, ClosedError, BusyError)}
-_API_VERSION = 3
+_API_VERSION = 4
 
 PROGRESS = ctypes.CFUNCTYPE(c_int32, c_int64, c_int64, c_void_p)
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_int64, POINTER(ctypes.c_char), c_size_t, c_void_p)
@@ -156,6 +156,11 @@ class MemoryOptions(_Struct):
                 ("model", c_char_p), ("shape", POINTER(Shape)), ("layers", POINTER(Layer))]
 
 
+class DeviceOptions(_Struct):
+    _fields_ = [("struct_size", c_size_t), ("settings", c_char_p), ("shape", POINTER(Shape)), ("dtype", c_int32),
+                ("device_number", c_int32), ("max_tokens", c_int64), ("stream", c_void_p), ("rotated", c_int32)]
+
+
 _TEXT: list[Any] = [c_char_p, c_size_t]  # a text and its length
 _OUT_TEXT: list[Any] = [c_void_p, c_size_t, POINTER(c_size_t)]
 _OUT_ITEMS: list[Any] = [c_void_p, c_size_t, POINTER(c_size_t)]
@@ -203,10 +208,13 @@ _SIGNATURES: dict[str, list[Any]] = {
     "memory_create": [c_char_p, c_char_p, POINTER(Shape), POINTER(c_void_p)],
     "memory_open": [c_char_p, c_int32, POINTER(Shape), POINTER(c_void_p)],
     "memory_make": [POINTER(MemoryOptions), POINTER(c_void_p)],
+    "memory_on_device": [POINTER(DeviceOptions), POINTER(c_void_p)],
+    "memory_use_stream": [c_void_p, c_void_p],
     "memory_free": [c_void_p],
     "memory_begin_step": [c_void_p, c_int64, c_int32],
     "memory_attend": [c_void_p, c_int64, POINTER(View), POINTER(View), POINTER(View), POINTER(View)],
     "memory_end_step": [c_void_p, c_void_p, c_size_t],
+    "memory_end_step_logits": [c_void_p, c_void_p, c_size_t, c_void_p, c_int64, c_int64],
     "memory_end_step_ids": [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_int64],
     "memory_abandon_step": [c_void_p],
     "memory_ids": [c_void_p, Range, *_OUT_ITEMS],

@@ -13,7 +13,8 @@ from . import _library as lib
 if TYPE_CHECKING:
     from typing_extensions import Self  # of the type checker: nothing is imported
 
-Array = Any  #: a numpy array, a torch tensor, or what has __dlpack__: float32, bfloat16 or float16, in host memory
+#: a numpy array, a torch tensor, or what has __dlpack__: float32, bfloat16 or float16, where the memory is
+Array = Any
 
 _TYPES = {"float32": 0, "bfloat16": 1, "float16": 2}
 
@@ -73,14 +74,21 @@ def _address(array: Any, name: str, writes: bool) -> tuple[int, str, list[int], 
                         "__dlpack__")
 
 
-def _view(array: Array, name: str, rotated: bool = False, writes: bool = False) -> lib.View:
+def _require_place(name: str, device: int, on_device: bool) -> None:
+    if on_device and device != 2:
+        raise lib.DataError(f"{name}: lies in host memory, and the memory on a CUDA device: move it there")
+    if not on_device and device != 1:
+        raise lib.DataError(f"{name}: lies on a device, and the memory on the host; move it there, or make the memory "
+                            'with device="cuda"')
+
+
+def _view(array: Array, name: str, on_device: bool, rotated: bool = False, writes: bool = False) -> lib.View:
     address, kind, shape, strides, device = _address(array, name, writes)
     if len(shape) != 3:
         raise lib.DataError(f"{name}: has {len(shape)} dimensions; it must be [tokens, heads, head_dim]")
     if kind not in _TYPES:
         raise lib.DataError(f"{name}: has type {kind}; it must be one of {', '.join(_TYPES)}")
-    if device != 1:
-        raise lib.DataError(f"{name}: lies on a device; this build's memory takes arrays in host memory: move it there")
+    _require_place(name, device, on_device)
     if shape[2] > 1 and strides[2] != 1:
         raise lib.DataError(f"{name}: the elements of a head lie {strides[2]} apart; make it contiguous in its last "
                             "dimension")
@@ -130,17 +138,26 @@ class Memory:
     Where layers differ, layers has a dict for each, of window (0: none), frequencies (or rotary_dim and rotary_theta),
     attention_factor, interleaved, scale and softcap. Layers with a window, beside others without, attend to their
     windows exactly; their queries and keys come before rotary embedding. model: the directory or GGUF file of the
-    model, whose folders the programs of this project open too."""
+    model, whose folders the programs of this project open too.
+
+    device="cuda": on a CUDA device, for arrays that lie there, all of `dtype`; for max_tokens at most. Calls of a step
+    enqueue their work on `stream` (torch.cuda.current_stream().cuda_stream; 0: the default one) and return. Such a
+    memory has no folder, and layers that are all alike."""
 
     _others: Sequence[Memory] = ()
+    _on_device = False
 
     def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, rotary_dim: int | None = None,
                  rotary_theta: float = 10000.0, frequencies: Sequence[float] | None = None,
                  attention_factor: float = 1.0, interleaved: bool = False, scale: float | None = None,
                  softcap: float | None = None, folder: str | os.PathLike[str] | None = None, write: bool = True,
                  rotated: bool = False, layers: Sequence[dict[str, Any]] | None = None,
-                 model: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+                 model: str | os.PathLike[str] | None = None, device: str = "cpu", device_number: int = 0,
+                 dtype: str = "float32", max_tokens: int = 0, stream: int = 0, **settings: Any) -> None:
         self.rotated = rotated
+        if device not in ("cpu", "cuda"):
+            raise lib.ConfigError(f"device: {device!r}, must be \"cpu\" or \"cuda\"")
+        self._on_device = device == "cuda"
         self._shape = _shape(n_layers, n_heads, n_kv_heads, head_dim, rotary_dim, rotary_theta, frequencies,
                              attention_factor, interleaved, scale, softcap)
         self._layers = layers
@@ -151,7 +168,16 @@ class Memory:
         if there and settings:
             raise lib.ConfigError(f"{folder}: the memory is there, with the settings it was made with; give none")
         where = None if folder is None else os.fsencode(folder)
-        if layers is not None or model is not None:
+        if self._on_device:
+            for name, value in (("folder", folder), ("layers", layers), ("model", model)):
+                if value is not None:
+                    raise lib.ConfigError(f"{name}: not with device=\"cuda\"; leave one of the two out")
+            if dtype not in _TYPES:
+                raise lib.ConfigError(f"dtype: {dtype!r}, must be one of {', '.join(_TYPES)}")
+            self._handle = lib.made("memory_free", "memory_on_device", lib.DeviceOptions(
+                settings=told, shape=ctypes.pointer(self._shape), dtype=_TYPES[dtype], device_number=device_number,
+                max_tokens=max_tokens, stream=stream or None, rotated=int(rotated)))
+        elif layers is not None or model is not None:
             options = lib.MemoryOptions(settings=told, folder=where, writes=int(write),
                                         model=None if model is None else os.fsencode(model),
                                         shape=ctypes.pointer(self._shape))
@@ -172,14 +198,37 @@ class Memory:
     def attend(self, layer: int, q: Array, k: Array, v: Array, out: Array) -> None:
         """One layer of the step, in order, each once. q [n, n_heads, head_dim], k and v [n, n_kv_heads, head_dim] are
         read where they lie; out [n, n_heads, head_dim] is written. float32, bfloat16 or float16 each."""
-        lib.call("memory_attend", self._handle, layer, _view(q, "q", self.rotated), _view(k, "k", self.rotated),
-                 _view(v, "v"), _view(out, "out", writes=True))
+        there = self._on_device
+        lib.call("memory_attend", self._handle, layer, _view(q, "q", there, self.rotated),
+                 _view(k, "k", there, self.rotated), _view(v, "v", there), _view(out, "out", there, writes=True))
 
-    def end_step(self, surprise: Sequence[float]) -> None:
-        """Ends the step. surprise [n]: negative log-likelihood of each of its tokens, in nats; numbers of any kind."""
+    def end_step(self, surprise: Sequence[float] | Array) -> None:
+        """Ends the step. surprise [n]: negative log-likelihood of each of its tokens, in nats; numbers of any kind. On
+        a device an array of float32 there."""
+        if self._on_device:
+            address, kind, shape, strides, device = _address(surprise, "surprise", False)
+            _require_place("surprise", device, True)
+            if kind != "float32" or len(shape) != 1 or shape[0] > 1 and strides[0] != 1:
+                raise lib.DataError("surprise: must be [n] of float32 without gaps")
+            lib.call("memory_end_step", self._handle, address, shape[0])
+            return
         n = len(surprise)
         array = (ctypes.c_float * n)(*[float(s) for s in surprise])
         lib.call("memory_end_step", self._handle, array, n)
+
+    def end_step_logits(self, ids: Sequence[int], logits: Array) -> None:
+        """Ends the step of these ids. logits: [n, vocab] float32 where the memory is; row i follows ids[i]."""
+        n = len(ids)
+        address, kind, shape, strides, device = _address(logits, "logits", False)
+        _require_place("logits", device, self._on_device)
+        if kind != "float32" or len(shape) != 2 or shape[0] != n or shape[1] > 1 and strides[1] != 1:
+            raise lib.DataError(f"logits: must be [{n}, vocab] of float32, the numbers of a row side by side")
+        stride = strides[0] if n > 1 else shape[1]
+        lib.call("memory_end_step_logits", self._handle, (ctypes.c_int64 * n)(*ids), n, address, shape[1], stride)
+
+    def use_stream(self, stream: int) -> None:
+        """From here on enqueues on another stream of its device, which waits for what was enqueued."""
+        lib.call("memory_use_stream", self._handle, stream or None)
 
     def end_step_ids(self, ids: Sequence[int], surprise: Sequence[float], last_logits: Any) -> None:
         """Ends the step of these ids, which are kept with the memory. surprise: of ids[1] and on; that of ids[0]
@@ -262,6 +311,7 @@ class Memory:
         """A further memory that goes on from here; what there is becomes a base of both."""
         other = object.__new__(Memory)
         other.rotated, other._shape, other._layers = self.rotated, self._shape, self._layers
+        other._on_device = self._on_device
         other._handle = lib.made("memory_free", "memory_fork", self._handle)
         return other
 

@@ -125,44 +125,65 @@ bool GrowingBuffer::hold(std::span<const Part> parts, std::int64_t most) {
   const std::optional<Driver> driver = Driver::find();
   if (!driver) fail(cudaErrorNotSupported, "mapping device memory", nullptr);
   const std::int64_t at_once = kMostAtOnce * granule();
-  for (const Part& run : missing)
-    for (std::int64_t at = run.begin; at < run.end; at += at_once)
-      if (!map(*driver, {at, std::min(run.end, at + at_once)})) return false;
+  for (const Part& run : missing) {
+    Part there{run.begin, run.begin};
+    while (there.end < run.end) {
+      const Part piece{there.end, std::min(run.end, there.end + at_once)};
+      if (!take(*driver, piece)) break;
+      there.end = piece.end;
+    }
+    if (!open(*driver, there) || there.end < run.end) return false;
+  }
   return true;
 }
 
 /// \return false where the device has no memory left
-bool GrowingBuffer::map(const Driver& driver, const Part& run) {
-  const auto size = static_cast<std::size_t>(run.end - run.begin);
+bool GrowingBuffer::take(const Driver& driver, const Part& piece) {
+  const auto size = static_cast<std::size_t>(piece.end - piece.begin);
   const CUmemAllocationProp of = Driver::memory_of(device_);
   CUmemGenericAllocationHandle memory = 0;
   const CUresult result = driver.create(&memory, size, &of, 0);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
   require(result, "taking", size);
-  return map_memory(driver, memory, run);
+  return map(driver, memory, piece);
 }
 
-/// Puts memory behind a run, which keeps it from here on: the handle is given back.
+/// Puts memory behind a piece, which keeps it from here on: the handle is given back. To be opened.
 /// \return false where the device has no memory left for that
-bool GrowingBuffer::map_memory(const Driver& driver, unsigned long long memory, const Part& run) {
-  const auto size = static_cast<std::size_t>(run.end - run.begin);
-  const CUdeviceptr at = reinterpret_cast<CUdeviceptr>(base_) + static_cast<CUdeviceptr>(run.begin);
-  const auto noted = mapped_.emplace(run.begin, run.end).first;
-  CUresult result = driver.map(at, size, 0, memory, 0);
-  const bool is_mapped = result == CUDA_SUCCESS;
+bool GrowingBuffer::map(const Driver& driver, unsigned long long memory, const Part& piece) {
+  const auto size = static_cast<std::size_t>(piece.end - piece.begin);
+  const auto noted = mapped_.emplace(piece.begin, piece.end).first;
+  const CUresult result =
+      driver.map(reinterpret_cast<CUdeviceptr>(base_ + piece.begin), size, 0, memory, 0);
   static_cast<void>(driver.release(memory));
-  if (is_mapped) {
-    CUmemAccessDesc access{};
-    access.location = Driver::memory_of(device_).location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    result = driver.set_access(at, size, &access, 1);
-    if (result != CUDA_SUCCESS) static_cast<void>(driver.unmap(at, size));
-  }
   if (result != CUDA_SUCCESS) mapped_.erase(noted);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) return false;
-  require(result, is_mapped ? "opening" : "mapping", size);
-  pieces_.add(run);
+  require(result, "mapping", size);
   return true;
+}
+
+/// Lets the device read and write a run of pieces that were mapped, in one call: of all calls it
+/// takes longest. Where that fails nothing of the run is mapped any more.
+/// \return false where the device has no memory left for that
+bool GrowingBuffer::open(const Driver& driver, const Part& run) {
+  if (run.begin == run.end) return true;
+  const auto size = static_cast<std::size_t>(run.end - run.begin);
+  CUmemAccessDesc access{};
+  access.location = Driver::memory_of(device_).location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  const CUresult result =
+      driver.set_access(reinterpret_cast<CUdeviceptr>(base_ + run.begin), size, &access, 1);
+  if (result == CUDA_SUCCESS) {
+    pieces_.add(run);
+    return true;
+  }
+  for (auto at = mapped_.find(run.begin); at != mapped_.end() && at->first < run.end;) {
+    static_cast<void>(driver.unmap(reinterpret_cast<CUdeviceptr>(base_ + at->first),
+                                   static_cast<std::size_t>(at->second - at->first)));
+    at = mapped_.erase(at);
+  }
+  if (result != CUDA_ERROR_OUT_OF_MEMORY) require(result, "opening", size);
+  return false;
 }
 
 std::vector<GrowingBuffer::Part> GrowingBuffer::share(GrowingBuffer& other,
@@ -173,24 +194,29 @@ std::vector<GrowingBuffer::Part> GrowingBuffer::share(GrowingBuffer& other,
     return {};
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return a.begin < b.begin; });
-  std::vector<Part> shared;
+  std::vector<Part> runs;  // of neighbours, each opened once
   auto part = parts.begin();
   for (const auto& [begin, end] : other.mapped_) {
     while (part != parts.end() && part->end < end) ++part;
     if (part == parts.end()) break;
     if (begin < part->begin) continue;
-    shared.push_back({begin, end});
-    other.shared_.insert(begin);  // first: neither may write there if this throws half way
-    shared_.insert(begin);
+    other.shared_.insert(begin);  // first: it may not write there if this throws half way
     CUmemGenericAllocationHandle memory = 0;
     require(driver->retain(&memory, other.base_ + begin), "sharing",
             static_cast<std::size_t>(end - begin));
-    if (!map_memory(*driver, memory, shared.back())) {  // what is left may be taken and copied
-      shared_.erase(begin);
-      shared.pop_back();
-      break;
-    }
-    borrowed_ += end - begin;
+    if (!map(*driver, memory, {begin, end})) break;  // what is left may be taken and copied
+    if (!runs.empty() && runs.back().end == begin)
+      runs.back().end = end;
+    else
+      runs.push_back({begin, end});
+  }
+  std::vector<Part> shared;
+  for (const Part& run : runs) {
+    if (!open(*driver, run)) continue;
+    shared.push_back(run);
+    borrowed_ += run.end - run.begin;
+    for (auto at = mapped_.find(run.begin); at != mapped_.end() && at->first < run.end; ++at)
+      shared_.insert(at->first);
   }
   return shared;
 }

@@ -70,8 +70,9 @@ class GrowingBuffer {
 
  private:
   struct Driver;
-  bool map(const Driver& driver, const Part& run);
-  bool map_memory(const Driver& driver, unsigned long long memory, const Part& run);
+  bool take(const Driver& driver, const Part& piece);
+  bool map(const Driver& driver, unsigned long long memory, const Part& piece);
+  bool open(const Driver& driver, const Part& run);
 
   DeviceBuffer whole_;         // where it does not grow
   std::byte* base_ = nullptr;  // where it does

@@ -191,15 +191,21 @@ CUresult cuMemUnmap(CUdeviceptr at, std::size_t size) {
 
 CUresult cuMemSetAccess(CUdeviceptr at, std::size_t size, const CUmemAccessDesc* access,
                         std::size_t count) {
-  const auto found = device.mappings.find(at);
-  if (found == device.mappings.end() || found->second.size != size || !access || count != 1 ||
-      access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+  if (!access || count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE || size == 0)
     return CUDA_ERROR_INVALID_VALUE;
+  const auto first = device.mappings.find(at);
+  CUdeviceptr end = at;  // whole mappings side by side, as far as it is used
+  for (auto next = first; next != device.mappings.end() && next->first == end && end < at + size;
+       ++next)
+    end += next->second.size;
+  if (end != at + size) return CUDA_ERROR_INVALID_VALUE;
   if (mprotect(pointer(at), size, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   // Content is what it was, but for memory that nothing could have written yet.
-  bool& opened = device.physical.at(found->second.memory).opened;
-  if (!opened) emulator::make_unwritten(pointer(at), size);
-  opened = true;
+  for (auto next = first; next != device.mappings.end() && next->first < end; ++next) {
+    bool& opened = device.physical.at(next->second.memory).opened;
+    if (!opened) emulator::make_unwritten(pointer(next->first), next->second.size);
+    opened = true;
+  }
   return CUDA_SUCCESS;
 }
 
