@@ -76,11 +76,12 @@ void DeviceMemory::Impl::share_events(Impl& from, const std::vector<TimelineStat
     for (const GrowingArrays::Array& a : of->arrays) {
       if (a.final_by == 0) continue;
       const std::int64_t begin = growth.fixed_bytes + a.begin, end = begin + rows->most * a.row;
-      auto next = std::lower_bound(shared.begin(), shared.end(), begin,
-                                   [](const auto& run, std::int64_t at) { return run.begin < at; });
+      // A run may begin in the array before, where that is full.
+      auto next = std::partition_point(shared.begin(), shared.end(),
+                                       [&](const auto& run) { return run.end <= begin; });
       for (std::int64_t at = begin; at < end;) {
         const bool is_left = next != shared.end() && next->begin < end;
-        const std::int64_t until = is_left ? next->begin : end;
+        const std::int64_t until = is_left ? std::max(at, next->begin) : end;
         device::move(memory.data() + at, from.memory.data() + at, until - at, stream);
         at = is_left ? next->end : end;
         if (is_left) ++next;
