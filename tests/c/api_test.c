@@ -654,6 +654,35 @@ static void step_of_layers(episodic_memory memory, int layers, uint32_t* state, 
   OK(episodic_memory_end_step_ids(memory, ids, kTokens, surprise, logits, kWords));
 }
 
+/* What comes of one that is right depends on the build and the machine (device_memory_test.cpp). */
+static void test_device_memory(void) {
+  episodic_device_options options;
+  episodic_shape shape;
+  episodic_memory memory;
+  int32_t code;
+  memset(&shape, 0, sizeof shape);
+  shape.struct_size = sizeof shape;
+  shape.n_layers = shape.n_kv_heads = 1;
+  shape.n_heads = 2;
+  shape.head_dim = 16;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  options.max_tokens = 100;
+  FAILS(episodic_memory_on_device(NULL, &memory), EPISODIC_NULL_ARGUMENT, "options");
+  FAILS(episodic_memory_on_device(&options, NULL), EPISODIC_NULL_ARGUMENT, "memory");
+  FAILS(episodic_memory_on_device(&options, &memory), EPISODIC_NULL_ARGUMENT, "shape");
+  options.shape = &shape;
+  options.dtype = 3;
+  FAILS(episodic_memory_on_device(&options, &memory), EPISODIC_DATA, "dtype");
+  options.dtype = EPISODIC_FLOAT16;
+  code = episodic_memory_on_device(&options, &memory);
+  CHECK(code == EPISODIC_OK || code == EPISODIC_NOT_BUILT || code == EPISODIC_DEVICE);
+  if (code == EPISODIC_OK) OK(episodic_memory_free(memory));
+  OK(episodic_memory_new(NULL, &shape, &memory));
+  FAILS(episodic_memory_use_stream(memory, NULL), EPISODIC_CONFIG, "use_stream");
+  OK(episodic_memory_free(memory));
+}
+
 static void test_layers(const char* model, const char* folder) {
   enum { kLayers = 3, kRow = 8 * 4 * 8 };
   const char* settings =
@@ -775,6 +804,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   test_errors();
   test_memory(argv[2]);
+  test_device_memory();
   test_layers(argv[1], argv[2]);
   test_device(argv[1]);
   test_engine(argv[1], argv[2]);
