@@ -377,7 +377,17 @@ void Scheduler::make_step() {
       if (lanes_[i].get() == reader) reader_ = i;
   }
   std::vector<SequenceInput> inputs;
-  for (Lane* lane : lanes) inputs.push_back(lane->next_input());
+  std::erase_if(lanes, [&](Lane* lane) {
+    try {
+      inputs.push_back(lane->next_input());
+      return false;
+    } catch (...) {  // its request ends, not the server
+      StepResult failed;
+      failed.error = std::current_exception();
+      lane->take(failed, lane->last_used());
+      return true;
+    }
+  });
   if (inputs.empty()) return;
   std::uint64_t step = 0;
   {
