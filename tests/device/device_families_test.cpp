@@ -103,7 +103,9 @@ TEST_CASE("families: their own attention on the device gives the reference's log
       read(model, expected, expected.ids.size(), piece);
     }
     const std::vector<float> surprise = model.surprise();
-    REQUIRE(std::all_of(surprise.begin(), surprise.end(), [](float s) { return s > 0; }));
+    // That of the sequence's first token is 0; it is in the last step where that has all of them.
+    const auto first = surprise.begin() + (surprise.size() == expected.ids.size() ? 1 : 0);
+    REQUIRE(std::all_of(first, surprise.end(), [](float s) { return s > 0; }));
     const auto tokens = static_cast<std::int64_t>(expected.start + expected.greedy.size());
     if (table_changes(model.config(), tokens)) continue;
     ++decoded;
