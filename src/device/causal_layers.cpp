@@ -10,6 +10,7 @@
 #include "episodic/base/error.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/window.hpp"
+#include "transfers.hpp"
 #include "views.hpp"
 
 namespace episodic::device {
@@ -232,10 +233,7 @@ kernels::AttentionParams CausalLayers::attention_params(const Layer& layer,
 }
 
 void CausalLayers::copy(const CausalLayers& from, cudaStream_t stream) {
-  if (ring_bytes_ == 0) return;
-  check(cudaMemcpyAsync(buffer_.data(), from.buffer_.data(), static_cast<std::size_t>(ring_bytes_),
-                        cudaMemcpyDeviceToDevice, stream),
-        "a copy within the device");
+  move(buffer_.data(), from.buffer_.data(), ring_bytes_, stream);
 }
 
 std::vector<std::byte> CausalLayers::read(cudaStream_t stream) const {

@@ -7,6 +7,7 @@
 
 #include "decoder_impl.hpp"
 #include "episodic/base/error.hpp"
+#include "transfers.hpp"
 
 namespace episodic {
 
@@ -110,13 +111,8 @@ DeviceDecoder DeviceDecoder::fork() {
   o.stepped = m.stepped;
   if (o.tokens == 0) return other;
   o.causal.copy(m.causal, m.stream());
-  const auto copy = [&](float* to, const float* from, std::int64_t n) {
-    device::check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(n) * sizeof(float),
-                                  cudaMemcpyDeviceToDevice, m.stream()),
-                  "copying logits and surprise");
-  };
-  if (m.stepped) copy(o.last_logits, m.last_logits, m.config().vocab_size);
-  copy(o.surprise, m.surprise, m.last_n);
+  if (m.stepped) device::move(o.last_logits, m.last_logits, m.config().vocab_size, m.stream());
+  device::move(o.surprise, m.surprise, m.last_n, m.stream());
   return other;
 }
 

@@ -111,7 +111,6 @@ void DeviceMemory::Impl::go_on_as(Impl& from) {
   step.far_in_last_step = from.step.far_in_last_step;
   step.last_first = from.step.last_first;
   step.last_n = from.step.last_n;
-  step.lists_are_written = true;  // over slots, which are empty
   accept_report(now);
 }
 

@@ -176,19 +176,22 @@ MemoryConfig over_host(const MemoryConfig& config, const MemoryShape& shape,
 
 TEST_CASE("device forks go on over page-locked memory too") {
   EPISODIC_NEEDS_DEVICE();
-  const MemoryShape shape = shape_of();
+  MemoryShape shape = shape_of();
   const DeviceMemoryOptions options{DType::float16, kTokens};
   MemoryConfig config = fork_config();
   std::int64_t granularity = 4096;
-  SECTION("that grows") {}
+  SECTION("that grows") { shape = shape_of(3, 4, 4); }
   SECTION("that is there at once") { granularity = 2 << 20; }
   SECTION("with events of heads") { config.scope = EventScope::head; }
   SECTION("with events in 8 bits") { config.kv_dtype = DType::int8; }
   const Granularity pages(granularity);
   const MemoryConfig over = over_host(config, shape, options);
   {
-    const DeviceMemory memory(over, shape, options, nullptr);
+    DeviceMemory memory(over, shape, options, nullptr);
     REQUIRE(memory.bytes().host > 0);
+    Texts(shape, options.dtype).read(memory, 0, 200);
+    const DeviceMemory fork = memory.fork();
+    if (shape.n_layers == 3) REQUIRE(2 * fork.bytes().host_taken < memory.bytes().host_taken);
   }
   go_apart(over, shape, options, 150, true);
 }
