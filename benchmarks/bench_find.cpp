@@ -396,6 +396,7 @@ Json Finding::answer(const std::string& method, const Asked& q) {
         place = static_cast<std::int64_t>(p) + 1;
     given = joined_text(found);
     row["place"] = place;
+    if (!found.empty()) row["gain"] = found.front().gain;  // of what the model chose
     row["found"] = place > 0;
   } else if (chunked) {
     given = chunks(method).find(q.question);

@@ -24,6 +24,8 @@ constexpr double kFusion = 5;             // 1 / (kFusion + rank), ranks from 0
 constexpr double kPrior = 2;              // of the voices' score beside the likelihood, as a power
 constexpr double kEncoderWeight = 2;      // as much as keys and words together
 constexpr std::int64_t kToSentence = 32;  // tokens that a border moves to a sentence's at most
+constexpr std::int64_t kWindowPlaces = 2;
+constexpr std::int64_t kPlaceStep = 16;  // tokens between places of the window that are compared
 
 /// What each voice says of the events, and how much it counts.
 struct Opinion {
@@ -58,7 +60,8 @@ struct PassageFinder::Impl {
   std::int64_t encoded = 0;   // tokens that the encoder's voice knows
   std::uint64_t line = 0;     // of the memory's events that were taken in
   std::vector<EventId> gone;  // those of them that were forgotten then
-  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> ids;     // of the closed events
+  std::vector<std::int32_t> window;  // those behind
   std::vector<TokenRange> events;
 
   explicit Impl(std::shared_ptr<const Model> m) : model(m), keys(std::move(m)) {}
@@ -67,6 +70,7 @@ struct PassageFinder::Impl {
     keys.clear();
     words = {};
     ids.clear();
+    window.clear();
     events.clear();
     gone.clear();
     encoded = 0;
@@ -74,16 +78,26 @@ struct PassageFinder::Impl {
   }
   template <class IdsOf>
   void follow(const SequenceMemory& memory, const IdsOf& ids_of);
-  bool known(std::int64_t token) const {
-    return token >= 0 && token < std::ssize(ids) && ids[static_cast<std::size_t>(token)] >= 0;
+  std::int64_t tokens() const { return std::ssize(ids) + std::ssize(window); }
+  /// -1: unknown, or not there.
+  std::int32_t id_of(std::int64_t token) const {
+    if (token < 0 || token >= tokens()) return -1;
+    const std::int64_t behind = token - std::ssize(ids);
+    return behind < 0 ? ids[static_cast<std::size_t>(token)]
+                      : window[static_cast<std::size_t>(behind)];
   }
+  bool known(std::int64_t token) const { return id_of(token) >= 0; }
   /// Text of tokens [range.start, range.end), all known, and the byte at which each begins.
   std::string text_of(const TokenRange& range, std::vector<std::size_t>& begins) const;
   std::string text_of(const TokenRange& range) const {
     std::vector<std::size_t> begins;
     return text_of(range, begins);
   }
-  TokenRange around(const TokenRange& event, std::int64_t tokens) const;
+  /// So many tokens around a range's middle, which is known, from sentence to sentence, and before
+  /// `end`.
+  TokenRange around(const TokenRange& range, std::int64_t tokens, std::int64_t end) const;
+  std::vector<Passage> in_window(std::string_view question, std::int64_t tokens,
+                                 double coverage) const;
   bool rerank(std::string_view question, std::vector<Passage>& passages,
               const ProgressCallback& progress) const;
 };
@@ -119,7 +133,7 @@ void PassageFinder::keep_vectors(VectorFolder folder) {
 std::int64_t PassageFinder::events() const { return std::ssize(impl_->events); }
 std::int64_t PassageFinder::bytes() const {
   return impl_->keys.bytes() + impl_->words.bytes() +
-         (impl_->encoder ? impl_->encoder->bytes() : 0) + 4 * std::ssize(impl_->ids) +
+         (impl_->encoder ? impl_->encoder->bytes() : 0) + 4 * impl_->tokens() +
          static_cast<std::int64_t>(sizeof(TokenRange)) * std::ssize(impl_->events);
 }
 
@@ -138,6 +152,8 @@ void PassageFinder::follow(const SequenceMemory& memory, std::span<const std::in
   impl_->follow(memory, [&](TokenRange r) {
     return ids.subspan(static_cast<std::size_t>(r.start), static_cast<std::size_t>(r.size()));
   });
+  for (const std::int64_t id : ids.subspan(static_cast<std::size_t>(end)))
+    impl_->window.push_back(static_cast<std::int32_t>(std::max<std::int64_t>(id, -1)));
 }
 
 void PassageFinder::follow(const SequenceMemory& memory,
@@ -168,6 +184,7 @@ void PassageFinder::Impl::follow(const SequenceMemory& memory, const IdsOf& ids_
     return ids.empty() || are_closed_ids(memory, ids_of(TokenRange{0, std::ssize(ids)}), ids);
   };
   if (!went_on() && !is_the_same()) clear();
+  window.clear();  // whoever knows it says it again
   line = 0;  // of what is whole
   try {
     const std::int64_t known = std::ssize(ids);
@@ -196,23 +213,23 @@ std::string PassageFinder::Impl::text_of(const TokenRange& range,
   std::string text;
   StreamDecoder decoder(model->tokenizer());
   // decoders of some kinds drop the space that a text begins with
-  if (known(range.start - 1)) decoder.push(ids[static_cast<std::size_t>(range.start - 1)]);
+  if (known(range.start - 1)) decoder.push(id_of(range.start - 1));
   for (std::int64_t t = range.start; t < range.end; ++t) {
     begins.push_back(text.size());
-    text += decoder.push(ids[static_cast<std::size_t>(t)]);
+    text += decoder.push(id_of(t));
   }
   text += decoder.finish();
   begins.push_back(text.size());
   return text;
 }
 
-/// So many tokens around the event's middle, which is known, from sentence to sentence.
-TokenRange PassageFinder::Impl::around(const TokenRange& event, std::int64_t tokens) const {
+TokenRange PassageFinder::Impl::around(const TokenRange& event, std::int64_t tokens,
+                                       std::int64_t end) const {
   const std::int64_t middle = (event.start + event.end) / 2;
   const TokenRange wanted{middle - tokens / 2, middle - tokens / 2 + tokens};
   TokenRange seen{middle, middle};
   while (seen.start > wanted.start - kToSentence && known(seen.start - 1)) --seen.start;
-  while (seen.end < wanted.end + kToSentence && known(seen.end)) ++seen.end;
+  while (seen.end < std::min(wanted.end + kToSentence, end) && known(seen.end)) ++seen.end;
   std::vector<std::size_t> begins;
   const std::string text = text_of(seen, begins);
   TokenRange range{std::max(wanted.start, seen.start), std::min(wanted.end, seen.end)};
@@ -228,15 +245,52 @@ TokenRange PassageFinder::Impl::around(const TokenRange& event, std::int64_t tok
   return range;
 }
 
+/// The places behind the closed events that have most of the question's words. Their score is what
+/// they have of them beside the best of the events.
+/// \param coverage of that one
+std::vector<Passage> PassageFinder::Impl::in_window(std::string_view question, std::int64_t tokens,
+                                                    double coverage) const {
+  WordVoice voice;
+  voice.add(model->tokenizer(), window);
+  std::vector<TokenRange> places;
+  for (std::int64_t at = 0; at < std::ssize(window); at += kPlaceStep)
+    if (known(std::ssize(ids) + at)) places.push_back({at, at + 1});
+  const WordVoice::Scores scores = voice.score(question, places);
+  std::vector<std::size_t> order(places.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return scores.events[a] > scores.events[b];
+  });
+  std::vector<Passage> found;
+  for (const std::size_t p : order) {
+    if (std::ssize(found) == kWindowPlaces || scores.events[p] <= 0) break;
+    const std::int64_t first = std::ssize(ids);
+    Passage passage{around({first + places[p].start, first + places[p].end}, tokens, this->tokens()),
+                    {},
+                    0};
+    const double share = scores.coverage * scores.events[p] / scores.events[order.front()];
+    passage.score = coverage > share ? share / coverage : 1.0;
+    passage.tokens.start = std::max(passage.tokens.start, first);  // not what an event has
+    const bool apart = std::all_of(found.begin(), found.end(), [&](const Passage& other) {
+      return other.tokens.end <= passage.tokens.start || passage.tokens.end <= other.tokens.start;
+    });
+    if (apart) found.push_back(std::move(passage));
+  }
+  return found;
+}
+
 /// By the likelihood of the question behind each times score^kPrior; of equal ones the earlier
 /// stays first. \return false where `progress` ended it
 bool PassageFinder::Impl::rerank(std::string_view question, std::vector<Passage>& passages,
                                  const ProgressCallback& progress) const {
   if (passages.empty()) return true;
   QuestionLikelihood likelihood(model, question);
+  const double alone = likelihood.log_likelihood("");
+  const auto tokens = static_cast<double>(likelihood.tokens());
   for (std::size_t i = 0; i < passages.size(); ++i) {
-    passages[i].score =
-        likelihood.log_likelihood(passages[i].text) + kPrior * std::log(passages[i].score);
+    const double behind = likelihood.log_likelihood(passages[i].text);
+    passages[i].gain = (behind - alone) / tokens;
+    passages[i].score = behind + kPrior * std::log(passages[i].score);
     if (progress &&
         !progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(passages.size())))
       return false;
@@ -244,8 +298,7 @@ bool PassageFinder::Impl::rerank(std::string_view question, std::vector<Passage>
   std::stable_sort(passages.begin(), passages.end(),
                    [](const Passage& a, const Passage& b) { return a.score > b.score; });
   const double best = passages.front().score;
-  for (Passage& p : passages)
-    p.score = std::exp((p.score - best) / static_cast<double>(likelihood.tokens()));
+  for (Passage& p : passages) p.score = std::exp((p.score - best) / tokens);
   return true;
 }
 
@@ -265,7 +318,7 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
 
   // A question in other words than the text's has few words in any one place: then keys count more.
   WordVoice::Scores words = m.words.score(question, m.events);
-  const double by_words = std::sqrt(words.coverage);
+  const double by_words = std::sqrt(words.coverage), coverage = words.coverage;
   std::vector<Opinion> voices{{m.keys.score(question), 2 - 2 * by_words},
                               {std::move(words.events), 2 * by_words}};
   if (m.encoder) voices.push_back({m.encoder->score(question, m.events), kEncoderWeight});
@@ -291,7 +344,7 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
     };
     if (std::any_of(found.begin(), found.end(), holds)) continue;
     ++taken;
-    Passage passage{m.around(event, options.tokens), {}, fused[e] / heard};
+    Passage passage{m.around(event, options.tokens, std::ssize(m.ids)), {}, fused[e] / heard};
     // those that share tokens become one, in the better one's place
     for (auto p = found.begin(); p != found.end();) {
       if (p->tokens.end < passage.tokens.start || passage.tokens.end < p->tokens.start) {
@@ -307,6 +360,9 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
                                      [&](const Passage& p) { return p.score < passage.score; });
     found.insert(behind, std::move(passage));
   }
+  if (options.rerank > 0 && options.window)
+    for (Passage& p : m.in_window(question, options.tokens, coverage))
+      found.push_back(std::move(p));
   for (Passage& p : found) p.text = m.text_of(p.tokens);
   if (options.rerank > 0 && !m.rerank(question, found, progress)) return {};
   if (std::ssize(found) > options.count) found.resize(static_cast<std::size_t>(options.count));

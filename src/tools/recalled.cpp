@@ -52,8 +52,11 @@ Json recalled_json(const std::vector<RecalledEvent>& events, const SequenceMemor
 Json passages_json(std::span<const Passage> passages) {
   Json all = Json::array();
   for (const Passage& p : passages)
-    all.push_back(
-        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
+    all.push_back({{"start", p.tokens.start},
+                   {"end", p.tokens.end},
+                   {"text", p.text},
+                   {"score", p.score},
+                   {"gain", p.gain}});
   return all;
 }
 

@@ -495,7 +495,11 @@ TEST_CASE("passages: the model reads candidates and puts the likeliest question'
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return expected[a] > expected[b]; });
     const auto n = static_cast<double>(encode_continuation(tokenizer, " " + question).size());
+    const double alone = plain_log_likelihood("", question);
     for (std::size_t i = 0; i < order.size(); ++i) {
+      const double behind = plain_log_likelihood(all[i].text, question);
+      REQUIRE(all[i].gain == Approx((behind - alone) / n).epsilon(1e-4).margin(1e-4));
+      REQUIRE(candidates[i].gain == 0);
       REQUIRE(all[i].tokens == candidates[order[i]].tokens);
       REQUIRE(all[i].text == candidates[order[i]].text);
       REQUIRE(all[i].score ==
@@ -517,6 +521,49 @@ TEST_CASE("passages: the model reads candidates and puts the likeliest question'
     REQUIRE(finder.find(question, {2, 24, 9}, tells).empty());
     REQUIRE(std::ssize(told) == stop);
   }
+}
+
+TEST_CASE("passages: the window's places are candidates where they are asked for") {
+  if (no_model()) return;
+  Reader reader;
+  // which stays in the window, with what follows it
+  const std::string fact = "The key of the cellar hangs behind the copper kettle.";
+  reader.engine.read(fact + " The old man left the sea. ");
+  const Ids ids = reader.engine.known_ids();
+  PassageFinder finder = reader.finder();
+  const EventTable& events = reader.engine.memory()->events();
+  const std::int64_t closed = events[events.size() - 1].end;
+  const std::string question = "Where does the key of the cellar hang?";
+  PassageOptions options{.count = 12, .tokens = 24, .rerank = 8};
+  const std::vector<Passage> without = finder.find(question, options);
+  REQUIRE(!without.empty());
+  for (const Passage& p : without) REQUIRE(p.tokens.end <= closed);
+  options.window = true;
+  const std::vector<Passage> with = finder.find(question, options);
+  REQUIRE(mentions(with.at(0).text, "behind the copper kettle"));
+  REQUIRE(with.at(0).gain > 0.1);
+  std::vector<TokenRange> behind;
+  for (const Passage& p : with) {
+    if (p.tokens.end <= closed) continue;
+    REQUIRE(p.tokens.start >= closed);  // no passage has what another has
+    REQUIRE(p.tokens.end <= std::ssize(ids));
+    for (const TokenRange& other : behind)
+      REQUIRE((other.end <= p.tokens.start || p.tokens.end <= other.start));
+    behind.push_back(p.tokens);
+  }
+  REQUIRE(with.size() == without.size() + behind.size());
+  REQUIRE(behind.size() <= 2);
+  // words that it does not have; and no rerank: the window is in none
+  for (const Passage& p : finder.find("Quentin?", options)) REQUIRE(p.tokens.end <= closed);
+  options.rerank = 0;
+  for (const Passage& p : finder.find(question, options)) REQUIRE(p.tokens.end <= closed);
+  // what became an event is in the window no more, and what was unread is nowhere
+  reader.engine.read(story(60, {}));
+  finder.read(*reader.engine.memory(), reader.engine.known_ids());
+  options = {.count = 12, .tokens = 24, .rerank = 8, .window = true};
+  const std::vector<Passage> later = finder.find(question, options);
+  REQUIRE(mentions(later.at(0).text, "behind the copper kettle"));
+  REQUIRE(later.at(0).tokens.end <= events[events.size() - 1].end);
 }
 
 TEST_CASE("passages: what is asked for is joined in the order of the text") {

@@ -196,7 +196,17 @@ TEST_CASE("ask --passages-only answers from the passages as if nothing else had 
   const Run people = run_episodic(s.ask("--reread 1 --passages-only --recall"));
   CHECK(mentions(people.out, "Read again before the question"));
   CHECK_FALSE(mentions(people.out, "Recalled for"));
-  CHECK(mentions(run_episodic(s.ask("--passages-only")).err, "--reread"));
+  CHECK(mentions(run_episodic(s.ask("--passages-only --reread 0")).err, "--reread"));
+  // without a number: what PassageOptions::finds says
+  const Json finds = json_of(s.ask("--passages-only"));
+  CHECK(finds["passages_only"] == true);
+  REQUIRE(finds["passages"].size() > 0);
+  CHECK(finds["passages"].size() <= 3);
+  CHECK(finds["passages"][0]["score"] == 1.0);
+  CHECK(finds["passages"][0]["gain"].get<double>() != 0);
+  CHECK(alone["passages"][0]["gain"] == 0.0);
+  CHECK(json_of(s.ask("--reread 3 --passage-tokens 32 --rerank 8 --passages-only"))["passages"] ==
+        finds["passages"]);
   CHECK(mentions(run_episodic(s.ask("--passages-only --keep")).err, "--keep"));
 }
 

@@ -57,6 +57,10 @@ struct Passage {
   /// Reranked, the likelihood of the question behind it times the square of that score, as a share
   /// of the best one's, for each of the question's tokens (geometric mean).
   double score = 0;
+  /// Reranked: how much likelier the passage makes the question than no passage does, in nats for
+  /// each of the question's tokens. Negative for a question about something else. A question
+  /// without content ("Tell me more.") gains from any passage. 0 where it was not reranked.
+  double gain = 0;
   bool operator==(const Passage&) const = default;
 };
 
@@ -67,6 +71,12 @@ struct PassageOptions {
   /// come first. Each costs as much as reading the passage and the question. 0: none; what is below
   /// `count` counts as `count`.
   std::int64_t rerank = 0;
+  /// With `rerank`: two places of what is in no closed event yet, the window, are candidates too,
+  /// by their words. For whoever answers without the window.
+  bool window = false;
+
+  /// What answered most questions where a small model read the passages alone (docs/finding.md).
+  static PassageOptions finds() { return {.count = 3, .tokens = 32, .rerank = 8, .window = true}; }
 };
 
 /// Finds passages of what one sequence has read. One thread at a time.
@@ -92,7 +102,7 @@ class PassageFinder {
   /// Takes in the events that closed since the last call; begins anew where the sequence went back
   /// or is another one. Then encodes.
   /// \param ids of the sequence's tokens from its first on; negative: unknown or forgotten, in no
-  ///        passage. Those of the closed events count.
+  ///        passage. Those behind the closed events are the window's.
   /// \param progress of the encoder, in pieces of the text. Where it says false the rest waits for
   ///        the next call
   /// \throws ConfigError for scope `head`: the events have no text in common. DataError for fewer
@@ -110,7 +120,7 @@ class PassageFinder {
   bool encode(const ProgressCallback& progress = {});
 
   /// The passages that have most to do with the question, best first; fewer where there are fewer.
-  /// What is not in a closed event yet, the window, is in none.
+  /// What is not in a closed event yet is in none, but for `PassageOptions::window`.
   /// \param progress of the candidates that the model reads. Where it says false, there are none
   /// \throws DataError for an empty question; ConfigError for options out of their range
   std::vector<Passage> find(std::string_view question, const PassageOptions& options = {},
