@@ -57,9 +57,9 @@ struct PassageFinder::Impl {
   WordVoice words;
   std::optional<EncoderVoice> encoder;
   VectorFolder folder;
-  std::int64_t encoded = 0;   // tokens that the encoder's voice knows
-  std::uint64_t line = 0;     // of the memory's events that were taken in
-  std::vector<EventId> gone;  // those of them that were forgotten then
+  std::int64_t encoded = 0;          // tokens that the encoder's voice knows
+  std::uint64_t line = 0;            // of the memory's events that were taken in
+  std::vector<EventId> gone;         // those of them that were forgotten then
   std::vector<std::int32_t> ids;     // of the closed events
   std::vector<std::int32_t> window;  // those behind
   std::vector<TokenRange> events;
@@ -185,7 +185,7 @@ void PassageFinder::Impl::follow(const SequenceMemory& memory, const IdsOf& ids_
   };
   if (!went_on() && !is_the_same()) clear();
   window.clear();  // whoever knows it says it again
-  line = 0;  // of what is whole
+  line = 0;        // of what is whole
   try {
     const std::int64_t known = std::ssize(ids);
     add_closed_ids(memory, ids_of(TokenRange{known, end}), ids);
@@ -265,9 +265,8 @@ std::vector<Passage> PassageFinder::Impl::in_window(std::string_view question, s
   for (const std::size_t p : order) {
     if (std::ssize(found) == kWindowPlaces || scores.events[p] <= 0) break;
     const std::int64_t first = std::ssize(ids);
-    Passage passage{around({first + places[p].start, first + places[p].end}, tokens, this->tokens()),
-                    {},
-                    0};
+    Passage passage{
+        around({first + places[p].start, first + places[p].end}, tokens, this->tokens()), {}, 0};
     const double share = scores.coverage * scores.events[p] / scores.events[order.front()];
     passage.score = coverage > share ? share / coverage : 1.0;
     passage.tokens.start = std::max(passage.tokens.start, first);  // not what an event has

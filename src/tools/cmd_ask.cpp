@@ -273,9 +273,10 @@ void add_ask(Command& app) {
       .needs(reread);
   const Option keep =
       sub.flag("--keep", flags->keep, "Commit question and answer to the memory").excludes(reread);
-  sub.flag("--passages-only", flags->passages_only,
-           "Answer from the passages alone: neither the window nor recalled events are attended to. "
-           "Without --reread: 3 of 32 tokens, which the model chooses of 8")
+  sub.flag(
+         "--passages-only", flags->passages_only,
+         "Answer from the passages alone: neither the window nor recalled events are attended to. "
+         "Without --reread: 3 of 32 tokens, which the model chooses of 8")
       .excludes(keep);
   sub.flag(
       "--recall", flags->recall,
