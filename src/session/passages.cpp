@@ -33,13 +33,18 @@ struct Opinion {
   double weight = 1;
 };
 
-/// Of each event, what a voice's ranking of them adds; of equal ones the earlier ranks higher.
-void add_ranks(const Opinion& opinion, std::vector<double>& fused) {
-  const std::vector<double>& scores = opinion.scores;
+/// Numbers of the scores, the highest first; of equal ones the earlier.
+std::vector<std::size_t> best_first(const std::vector<double>& scores) {
   std::vector<std::size_t> order(scores.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  return order;
+}
+
+/// Of each event, what a voice's ranking of them adds.
+void add_ranks(const Opinion& opinion, std::vector<double>& fused) {
+  const std::vector<std::size_t> order = best_first(opinion.scores);
   for (std::size_t rank = 0; rank < order.size(); ++rank)
     fused[order[rank]] += opinion.weight * kFusion / (kFusion + static_cast<double>(rank));
 }
@@ -256,11 +261,7 @@ std::vector<Passage> PassageFinder::Impl::in_window(std::string_view question, s
   for (std::int64_t at = 0; at < std::ssize(window); at += kPlaceStep)
     if (known(std::ssize(ids) + at)) places.push_back({at, at + 1});
   const WordVoice::Scores scores = voice.score(question, places);
-  std::vector<std::size_t> order(places.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return scores.events[a] > scores.events[b];
-  });
+  const std::vector<std::size_t> order = best_first(scores.events);
   std::vector<Passage> found;
   for (const std::size_t p : order) {
     if (std::ssize(found) == kWindowPlaces || scores.events[p] <= 0) break;
@@ -327,10 +328,7 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
     if (tells(voice.scores)) add_ranks(voice, fused), heard += voice.weight;
   if (heard == 0) return found;
 
-  std::vector<std::size_t> order(fused.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return fused[a] > fused[b]; });
+  const std::vector<std::size_t> order = best_first(fused);
   const std::int64_t candidates =
       options.rerank == 0 ? options.count : std::max(options.count, options.rerank);
   std::int64_t taken = 0;

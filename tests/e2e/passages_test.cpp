@@ -541,6 +541,7 @@ TEST_CASE("passages: the window's places are candidates where they are asked for
   options.window = true;
   const std::vector<Passage> with = finder.find(question, options);
   REQUIRE(mentions(with.at(0).text, "behind the copper kettle"));
+  REQUIRE(with.at(0).tokens.start >= closed);
   REQUIRE(with.at(0).gain > 0.1);
   std::vector<TokenRange> behind;
   for (const Passage& p : with) {
