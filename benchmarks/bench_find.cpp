@@ -396,7 +396,10 @@ Json Finding::answer(const std::string& method, const Asked& q) {
         place = static_cast<std::int64_t>(p) + 1;
     given = joined_text(found);
     row["place"] = place;
-    if (!found.empty()) row["gain"] = found.front().gain;  // of what the model chose
+    if (!found.empty()) {  // of what the model chose
+      row["gain"] = found.front().gain;
+      row["lead"] = found.front().lead;
+    }
     row["found"] = place > 0;
   } else if (chunked) {
     given = chunks(method).find(q.question);

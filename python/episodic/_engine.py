@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Union, overload
 
 from . import _library as lib
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack  # of the type checker: nothing is imported
 
+_REREAD = {"sure": -1, "alone": -2}  # EPISODIC_REREAD_...
 _FINISH = ("length", "stop_token", "stop_text", "cancelled")
 
 Path = Union[str, "os.PathLike[str]"]
@@ -43,7 +44,7 @@ class AnswerOptions(TypedDict, total=False):
     stop: Sequence[str]        #: texts that end the answer
     ignore_eos: bool           #: (False)
     chat: bool                 #: in the model's chat format (`ask`: where it has one, `generate`: False)
-    reread: int                #: passages that are found for the question and read again before it
+    reread: int | Literal["sure", "alone"]  #: passages that are found for the question and read again before it
     rerank: int                #: candidates that the model reads to choose those passages (0)
     recall: bool               #: note what was recalled (True)
 
@@ -77,6 +78,7 @@ class Answer:
     recalled: list[RecalledEvent]  #: best first
     passages: list[Passage]        #: in the order of their scores
     reasoning: str = ""  #: what the model thought before it said `text`, in the chat format of a model that does
+    passages_only: bool = False  #: nothing but the passages was read before the question
 
     def __str__(self) -> str:
         return self.text
@@ -198,9 +200,11 @@ class Engine:
 
         options: max_new (128), temperature (0: greedy), top_p, top_k, min_p, repetition_penalty, seed, stop (a list of
         texts), ignore_eos; chat: in the model's chat format (default: where it has one); reread: passages that are
-        found for the question and read again before it (default: 3 in the chat format, else 0); rerank: candidates that
-        the model reads to choose those passages (0); recall (True): note what was recalled. on_token: called with each
-        id and the text that became certain; False ends the answer."""
+        found for the question and read again before it, behind the memory; or "sure": three short ones alone where the
+        model is sure of them, else three longer ones behind the memory; or "alone": the short ones in any case
+        (default: "sure" in the chat format, else 0); rerank: candidates that the model reads to choose a number of
+        passages (0; `reread` is then 3 by default); recall (True): note what was recalled. on_token: called with each id and the text that became
+        certain; False ends the answer."""
         return self._answer("sequence_ask", question, on_token, dict(options))
 
     def generate(self, prompt: Text, on_token: Callable[[int, str], object] | None = None,
@@ -249,7 +253,11 @@ class Engine:
         given.chat = int(self.model.has_chat_format if chat is None else chat)
         given.recall = int(options.pop("recall", True))
         can_reread = self.has_memory and given.chat
-        given.reread = options.pop("reread", 3 if can_reread else 0)
+        by_default = (3 if options.get("rerank") else "sure") if can_reread else 0
+        reread = options.pop("reread", by_default)
+        if isinstance(reread, str) and reread not in _REREAD:
+            raise ValueError(f"reread = {reread!r}: must be a number of passages, 'sure' or 'alone'")
+        given.reread = _REREAD.get(reread, reread)
         stop = options.pop("stop", [])
         given.stop, given.n_stop = (ctypes.c_char_p * max(len(stop), 1))(*[s.encode() for s in stop]), len(stop)
         for name, value in options.items():
@@ -277,12 +285,15 @@ class Engine:
     def _told(self, answer: lib.Handle) -> Answer:
         finish = ctypes.c_int32()
         lib.call("answer_finish", answer, finish)
+        only = ctypes.c_int32()
+        lib.call("answer_passages_only", answer, only)
         recalled = [RecalledEvent(e.event, e.start, e.end, self._text(e), e.rank, e.attention)
                     for e in lib.items_of(lib.Recalled, "answer_recalled", answer)]
         passages = [Passage(p.start, p.end, self._text(p), p.score)
                     for p in lib.items_of(lib.FoundPassage, "answer_passages", answer)]
         return Answer(lib.text_of("answer_text", answer), list(lib.items_of(ctypes.c_int64, "answer_ids", answer)),
-                      _FINISH[finish.value], recalled, passages, lib.text_of("answer_reasoning", answer))
+                      _FINISH[finish.value], recalled, passages, lib.text_of("answer_reasoning", answer),
+                      bool(only.value))
 
     def _text(self, found: Any) -> str:
         # what the question's own steps closed is gone again

@@ -67,7 +67,7 @@ class BusyError(Error, RuntimeError):
 
 _ERRORS: dict[int, type[Error]] = {e.code: e for e in (ConfigError, FileError, DiskFullError, DataError, BudgetError,
                                                        DeviceError, NotBuiltError, ClosedError, BusyError)}
-_API_VERSION = 4
+_API_VERSION = 5
 
 PROGRESS = ctypes.CFUNCTYPE(c_int32, c_int64, c_int64, c_void_p)
 ON_TOKEN = ctypes.CFUNCTYPE(c_int32, c_int64, POINTER(ctypes.c_char), c_size_t, c_void_p)
@@ -192,6 +192,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "answer_finish": [c_void_p, POINTER(c_int32)],
     "answer_recalled": [c_void_p, *_OUT_ITEMS],
     "answer_passages": [c_void_p, *_OUT_ITEMS],
+    "answer_passages_only": [c_void_p, POINTER(c_int32)],
     "answer_free": [c_void_p],
     "sequence_fork": [c_void_p, POINTER(c_void_p)],
     "sequence_snapshot": [c_void_p, POINTER(c_void_p)],

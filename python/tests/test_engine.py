@@ -48,6 +48,21 @@ class Engines(unittest.TestCase):
         self.assertIn("52871", again.passages[0].text)
         best = engine.ask(QUESTION, max_new=8, reread=1, rerank=4)
         self.assertEqual([p.score for p in best.passages], [1])  # of the likeliest question
+        self.assertFalse(best.passages_only)
+        alone = engine.ask(QUESTION, max_new=8, reread="alone")
+        self.assertTrue(alone.passages_only)
+        self.assertTrue(any("52871" in p.text for p in alone.passages))
+        self.assertEqual(alone.recalled, [])
+        sure = engine.ask(QUESTION, max_new=8, reread="sure")
+        self.assertEqual(sure.passages == alone.passages, sure.passages_only)
+        self.assertEqual(episodic.ask_many([(engine, QUESTION)], max_new=8, reread="alone"), [alone])
+        self.assertEqual(engine.tokens, tokens)
+        with self.assertRaisesRegex(ValueError, "reread = 'all'"):
+            engine.ask(QUESTION, reread="all")
+        with self.assertRaisesRegex(episodic.ConfigError, "reread"):
+            engine.ask(QUESTION, reread=-3)
+        with self.assertRaisesRegex(episodic.ConfigError, "reread = -2"):
+            engine.generate(QUESTION, reread="alone")
 
     def test_full_attention_is_asked_too_and_stays_as_it_was(self):
         engine = episodic.load(MODEL)

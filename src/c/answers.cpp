@@ -2,6 +2,7 @@
 // The C API's answers: of one sequence, and of many at once.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -18,27 +19,42 @@ namespace {
 // Of the version that brought them, for ever: these stay when a struct grows (tests/c/abi_v*.txt).
 constexpr std::size_t kOptionsLeast = 104, kPromptLeast = 328;
 
+/// The passages that a prompt reads again.
+/// \param asks the sequence is not to go on from the prompt
+FoundPassages passages_of(SequenceObject& object, std::string_view text,
+                          const episodic_generate_options& o, bool asks) {
+  if (o.reread < EPISODIC_REREAD_ALONE)
+    throw ConfigError("options: reread = " + std::to_string(o.reread) +
+                      "; must be a number of passages or an EPISODIC_REREAD_... value");
+  if (o.reread < 0 && !asks)
+    throw ConfigError("options: reread = " + std::to_string(o.reread) +
+                      " may answer without the sequence; that is for questions, so ask");
+  Sequence& sequence = object.sequence;
+  if (o.reread == 0 || !sequence.has_memory()) return {};
+  if (!object.finder) object.finder = std::make_unique<PassageFinder>(sequence.shared_model());
+  PassageFinder& finder = *object.finder;
+  finder.read(*sequence.memory(), sequence.known_ids());
+  if (o.reread == EPISODIC_REREAD_WHERE_SURE) return finder.find_sure(text);
+  if (o.reread > 0) return {finder.find(text, {.count = o.reread, .rerank = o.rerank})};
+  FoundPassages found{finder.find(text, PassageOptions::finds())};
+  found.alone = !found.passages.empty();  // else all that was read is in the window
+  return found;
+}
+
 /// A prompt in two steps, as `Conversation` and `encode_continuation` give it.
 /// \param passages that it reads again \param reply in the chat format
-ChatPrompt prompt_of(SequenceObject& object, std::string_view text,
-                     const episodic_generate_options& o, std::vector<Passage>& passages,
-                     std::optional<ChatAnswer>& reply) {
-  Sequence& sequence = object.sequence;
+ChatPrompt prompt_of(const Sequence& sequence, std::string_view text, bool chat,
+                     std::span<const Passage> passages, std::optional<ChatAnswer>& reply) {
   const Model& model = sequence.model();
-  std::string before;
-  if (o.reread > 0 && sequence.has_memory()) {
-    if (!object.finder) object.finder = std::make_unique<PassageFinder>(sequence.shared_model());
-    object.finder->read(*sequence.memory(), sequence.known_ids());
-    passages = object.finder->find(text, {.count = o.reread, .rerank = o.rerank});
-    before = joined_text(passages);
-    if (!before.empty()) before += "\n\n";
-  }
-  if (o.chat)
+  std::string before = joined_text(passages);
+  if (!before.empty()) before += "\n\n";
+  if (chat)
     return Conversation(model.chat_template(), model.tokenizer(),
                         {.goes_on = sequence.tokens() > 0})
         .ask(before, std::string(text), reply->turn());
   ChatPrompt prompt;
-  if (!before.empty()) prompt.text = ids_behind(sequence, "\n\n" + before);
+  if (!before.empty())
+    prompt.text = ids_behind(sequence, sequence.tokens() > 0 ? "\n\n" + before : before);
   prompt.question =
       before.empty() ? ids_behind(sequence, text) : encode_continuation(model.tokenizer(), text);
   return prompt;
@@ -88,23 +104,25 @@ class Answering {
  public:
   /// Reads nothing yet. \param object must outlive it
   Answering(SequenceObject& object, Prompt prompt)
-      : own_(prompt.asks && !object.sequence.has_memory()
-                 ? std::make_unique<SequenceObject>(object.sequence.fork())
-                 : nullptr),
-        object_(own_ ? *own_ : object),
-        answer_(std::make_shared<AnswerObject>()) {
+      : answer_(found(object, prompt)),
+        own_(own(object, prompt, answer_->passages_only)),
+        object_(own_ ? *own_ : object) {
     Sequence& sequence = object_.sequence;
     const episodic_generate_options& o = prompt.options;
-    if (!prompt.text && (o.chat || o.reread > 0))
-      throw ConfigError("options: chat and reread are for prompts that are texts");
     std::vector<std::int64_t> shown;
     if (o.chat) {
       const ToolCallFormat format(sequence.model().chat_template());
       shown = format.shown_tokens(sequence.model().tokenizer());
       reply_.emplace(format);
     }
-    ChatPrompt parts = prompt.text ? prompt_of(object_, *prompt.text, o, answer_->passages, reply_)
-                                   : ChatPrompt{{}, {prompt.ids.begin(), prompt.ids.end()}};
+    ChatPrompt parts =
+        prompt.text ? prompt_of(sequence, *prompt.text, o.chat != 0, answer_->passages, reply_)
+                    : ChatPrompt{{}, {prompt.ids.begin(), prompt.ids.end()}};
+    if (answer_->passages_only) {
+      const std::int64_t read = std::ssize(parts.text) + std::ssize(parts.question);
+      const std::int64_t most = std::numeric_limits<std::int64_t>::max() - read;
+      sequence.attach_full_attention(read + std::min(o.max_new, most));
+    }
     if (parts.question.empty()) std::swap(parts.text, parts.question);
     text_ = std::move(parts.text);
     check_token_ids(text_, sequence.config().vocab_size);
@@ -192,9 +210,31 @@ class Answering {
     if (const auto before = std::exchange(before_, nullptr)) object_.sequence.restore(*before);
   }
 
-  std::unique_ptr<SequenceObject> own_;  // full attention has no way back: a copy is asked
-  SequenceObject& object_;
+  /// The answer, with the passages that the prompt is read behind.
+  static std::shared_ptr<AnswerObject> found(SequenceObject& object, const Prompt& prompt) {
+    const episodic_generate_options& o = prompt.options;
+    if (!prompt.text && (o.chat || o.reread != 0))
+      throw ConfigError("options: chat and reread are for prompts that are texts");
+    auto answer = std::make_shared<AnswerObject>();
+    if (!prompt.text) return answer;
+    FoundPassages found = passages_of(object, *prompt.text, o, prompt.asks);
+    answer->passages = std::move(found.passages);
+    answer->passages_only = found.alone;
+    return answer;
+  }
+  /// Another sequence than the object's, where that one is not to answer: passages alone are read
+  /// by an empty one, and full attention has no way back.
+  static std::unique_ptr<SequenceObject> own(SequenceObject& object, const Prompt& prompt,
+                                             bool passages_only) {
+    Sequence& sequence = object.sequence;
+    if (passages_only) return std::make_unique<SequenceObject>(Sequence(sequence.shared_model()));
+    if (!prompt.asks || sequence.has_memory()) return nullptr;
+    return std::make_unique<SequenceObject>(sequence.fork());
+  }
+
   std::shared_ptr<AnswerObject> answer_;
+  std::unique_ptr<SequenceObject> own_;  // may be null
+  SequenceObject& object_;
   std::vector<std::int64_t> text_;  // read before the question
   std::size_t read_ = 0, step_ = 0;
   bool reads_text_ = false, draws_ = false, sees_context_ = false;
@@ -398,6 +438,10 @@ int32_t episodic_answer_passages(episodic_answer answer, episodic_passage* passa
     for (const Passage& p : held->passages) all.push_back({p.tokens.start, p.tokens.end, p.score});
     copy_items<episodic_passage>(all, passages, capacity, n);
   });
+}
+
+int32_t episodic_answer_passages_only(episodic_answer answer, int32_t* only) {
+  return call([&] { *require(only, "only") = Held<AnswerObject>(answer)->passages_only ? 1 : 0; });
 }
 
 int32_t episodic_answer_free(episodic_answer answer) {

@@ -89,6 +89,7 @@ struct AnswerObject final : Object {
   std::string reasoning;
   std::vector<RecalledEvent> recalled;
   std::vector<Passage> passages;
+  bool passages_only = false;  ///< nothing else was read before the prompt
 };
 
 /// Ids of a text behind what the sequence has read.

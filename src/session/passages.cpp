@@ -49,6 +49,15 @@ void add_ranks(const Opinion& opinion, std::vector<double>& fused) {
     fused[order[rank]] += opinion.weight * kFusion / (kFusion + static_cast<double>(rank));
 }
 
+/// Of an even number the mean of the two in the middle. \param passages one at least
+double median_gain(std::span<const Passage> passages) {
+  std::vector<double> gains;
+  for (const Passage& p : passages) gains.push_back(p.gain);
+  std::sort(gains.begin(), gains.end());
+  const std::size_t n = gains.size();
+  return (gains[(n - 1) / 2] + gains[n / 2]) / 2;
+}
+
 /// Whether it tells any two events apart.
 bool tells(const std::vector<double>& scores) {
   return std::any_of(scores.begin(), scores.end(), [&](double s) { return s != scores.front(); });
@@ -295,6 +304,8 @@ bool PassageFinder::Impl::rerank(std::string_view question, std::vector<Passage>
         !progress(static_cast<std::int64_t>(i) + 1, static_cast<std::int64_t>(passages.size())))
       return false;
   }
+  const double middle = median_gain(passages);
+  for (Passage& p : passages) p.lead = p.gain - middle;
   std::stable_sort(passages.begin(), passages.end(),
                    [](const Passage& a, const Passage& b) { return a.score > b.score; });
   const double best = passages.front().score;
@@ -364,6 +375,18 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
   if (options.rerank > 0 && !m.rerank(question, found, progress)) return {};
   if (std::ssize(found) > options.count) found.resize(static_cast<std::size_t>(options.count));
   return found;
+}
+
+FoundPassages PassageFinder::find_sure(std::string_view question,
+                                       const ProgressCallback& progress) {
+  std::vector<Passage> found = find(question, PassageOptions::finds(), progress);
+  if (is_sure(found)) return {std::move(found), true};
+  return {find(question), false};
+}
+
+bool is_sure(std::span<const Passage> passages) {
+  constexpr double kSureLead = 1.0;  // above what requests about nothing in the text had
+  return !passages.empty() && passages.front().lead >= kSureLead;
 }
 
 std::string joined_text(std::span<const Passage> passages) {

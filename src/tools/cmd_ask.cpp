@@ -41,10 +41,27 @@ struct AskFlags {
       return {
           .count = *reread, .tokens = passage_tokens, .rerank = rerank, .window = passages_only};
     const bool can = !keep && memory.scope == EventScope::sequence && !model.group;
-    if (can && passages_only) return PassageOptions::finds();
-    return can && chat.chat ? PassageOptions() : PassageOptions{.count = 0};
+    return can && (passages_only || chat.chat) ? PassageOptions::finds()
+                                               : PassageOptions{.count = 0};
   }
 };
+
+FoundPassages find_passages(const AskFlags& flags, const PassageOptions& options,
+                            const std::shared_ptr<const Model>& model, EpisodicMemory& memory) {
+  if (options.count == 0) return {};
+  PassageFinder finder(model);
+  finder.set_vectors(flags.encoder.vectors());
+  finder.keep_vectors(VectorFolder::of(memory));
+  ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
+  finder.read(memory, memory.token_ids(0, memory.tokens()), bar.callback());
+  ProgressBar choosing("choosing passages", flags.common.quiet || options.rerank == 0);
+  if (!flags.reread && !flags.passages_only)
+    return finder.find_sure(flags.prompt, choosing.callback());
+  FoundPassages found{finder.find(flags.prompt, options, choosing.callback())};
+  // a memory that is all in its window has none: then it answers itself
+  found.alone = flags.passages_only && !found.passages.empty();
+  return found;
+}
 
 /// What is read for an answer; the question in steps of its own, so that it alone decides what is
 /// recalled.
@@ -126,21 +143,10 @@ void run(AskFlags flags) {
     throw ConfigError(
         "--passages-only: there are none to read; leave out --reread 0, ranks and memories whose "
         "heads have events of their own (scope: head) have none");
-  std::vector<Passage> passages;
-  double find_seconds = 0;
-  if (reread.count > 0) {
-    const auto start = std::chrono::steady_clock::now();
-    PassageFinder finder(engine->shared_model());
-    finder.set_vectors(flags.encoder.vectors());
-    finder.keep_vectors(VectorFolder::of(*memory));
-    ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
-    finder.read(*memory, memory->token_ids(0, memory->tokens()), bar.callback());
-    ProgressBar choosing("choosing passages", flags.common.quiet || reread.rerank == 0);
-    passages = finder.find(flags.prompt, reread, choosing.callback());
-    find_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  // a memory that is all in its window has none: then it answers itself
-  const bool alone = flags.passages_only && !passages.empty();
+  const auto search = std::chrono::steady_clock::now();
+  const auto [passages, alone] = find_passages(flags, reread, engine->shared_model(), *memory);
+  const double find_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - search).count();
   std::optional<ChatAnswer> reply;
   if (flags.chat.chat) {
     const ToolCallFormat format = chat_format(flags.model.model, tokenizer);
@@ -261,7 +267,7 @@ void add_ask(Command& app) {
       sub.option("--reread", flags->reread,
                  "Passages of the memory that are found for the question and read again before it")
           .not_negative()
-          .shows_default("3 with --chat, else 0");
+          .shows_default("with --chat 3, alone where the model is sure of them; else 0");
   sub.option("--passage-tokens", flags->passage_tokens, "Tokens of each, to sentence ends")
       .positive()
       .shows_default()

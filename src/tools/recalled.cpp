@@ -56,7 +56,8 @@ Json passages_json(std::span<const Passage> passages) {
                    {"end", p.tokens.end},
                    {"text", p.text},
                    {"score", p.score},
-                   {"gain", p.gain}});
+                   {"gain", p.gain},
+                   {"lead", p.lead}});
   return all;
 }
 

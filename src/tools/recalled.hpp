@@ -48,7 +48,7 @@ struct RecalledLine {
 };
 std::string recalled_table(const std::vector<RecalledLine>& lines);
 
-/// [{"start", "end", "text", "score", "gain"}] of passages that are read again, best first.
+/// [{"start", "end", "text", "score", "gain", "lead"}] of passages that are read again, best first.
 Json passages_json(std::span<const Passage> passages);
 
 /// "layers 2, 3": a list of numbers behind its word. "all 24 layers" where it is all of them.

@@ -305,6 +305,20 @@ static void test_engine(const char* path, const char* folder) {
   OK(episodic_answer_free(again));
   {
     episodic_answer none;
+    int32_t only = 0;
+    options.reread = EPISODIC_REREAD_ALONE;
+    options.rerank = 0;
+    OK(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &none));
+    OK(episodic_answer_passages_only(none, &only));
+    OK(episodic_answer_passages(none, NULL, 0, &n));
+    CHECK(only == 1 && n >= 1 && n <= 3);
+    OK(episodic_answer_free(none));
+    FAILS(episodic_sequence_generate(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &none),
+          EPISODIC_CONFIG, "reread = -2");
+    options.reread = -3;
+    FAILS(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &none),
+          EPISODIC_CONFIG, "reread = -3");
+    options.reread = 1;
     options.rerank = -1;
     FAILS(episodic_sequence_ask(sequence, kQuestion, strlen(kQuestion), &options, NULL, NULL, &none),
           EPISODIC_CONFIG, "rerank");

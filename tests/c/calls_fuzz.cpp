@@ -460,7 +460,7 @@ class Caller {
     if (bad(4)) o.repetition_penalty = number();
     if (one_of(3)) o.recall = 1;
     if (bad(4)) o.chat = static_cast<std::int32_t>(integer(2));
-    if (one_of(4)) o.reread = integer(4);
+    if (one_of(4)) o.reread = integer(4) - (one_of(2) ? 3 : 0);
     if (one_of(3)) o.ignore_eos = 1;
     o.seed = random_();
     if (bad(3)) {
@@ -780,6 +780,10 @@ void Caller::list_calls() {
   add("answer_finish", [this] {
     std::int32_t finish = -1;
     return episodic_answer_finish(answer(), or_null(&finish));
+  });
+  add("answer_passages_only", [this] {
+    std::int32_t only = -1;
+    return episodic_answer_passages_only(answer(), or_null(&only));
   });
   add("answer_recalled", [this] {
     const episodic_answer a = answer();

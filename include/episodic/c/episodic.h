@@ -46,7 +46,7 @@ extern "C" {
 /* ---- versions and errors --------------------------------------------------------------------- */
 
 /* Of this header. A library of the same number, or a larger one, serves it. */
-#define EPISODIC_API_VERSION 4
+#define EPISODIC_API_VERSION 5
 
 /* EPISODIC_API_VERSION of the library. */
 EPISODIC_C_API int32_t episodic_api_version(void);
@@ -168,6 +168,15 @@ EPISODIC_C_API int32_t episodic_sequence_read_ids(episodic_sequence sequence, co
                                                   size_t n, episodic_progress progress, void* user,
                                                   int64_t* read);
 
+/* Values of `reread` to ask with, in place of a number. Since version 5. */
+enum {
+  /* 3 passages of 32 tokens, which the model chooses of 8, and no memory beside them where the model is
+   * sure of them; else 3 of 128 tokens behind the memory (docs/finding.md) */
+  EPISODIC_REREAD_WHERE_SURE = -1,
+  /* those 3 of 32 tokens, and never the memory, unless all that was read is in its window */
+  EPISODIC_REREAD_ALONE = -2
+};
+
 typedef struct episodic_generate_options {
   size_t struct_size;
   int64_t max_new;    /* most tokens; default 128 */
@@ -179,7 +188,8 @@ typedef struct episodic_generate_options {
   uint64_t seed;
   int32_t ignore_eos;
   int32_t chat;   /* the prompt is a message in the model's chat format; not with ids */
-  int64_t reread; /* passages that are found for the prompt and read again before it; not with ids */
+  int64_t reread; /* passages that are found for the prompt and read again before it, behind the memory;
+                   * not with ids. Or EPISODIC_REREAD_... */
   const char* const* stop; /* texts that end the answer */
   size_t n_stop;
   int32_t recall; /* note what was recalled, for episodic_answer_recalled */
@@ -240,6 +250,8 @@ typedef struct episodic_passage {
 } episodic_passage;
 EPISODIC_C_API int32_t episodic_answer_passages(episodic_answer answer, episodic_passage* passages,
                                                 size_t capacity, size_t* n);
+/* only: 1 where nothing but those passages was read before the prompt. Since version 5. */
+EPISODIC_C_API int32_t episodic_answer_passages_only(episodic_answer answer, int32_t* only);
 EPISODIC_C_API int32_t episodic_answer_free(episodic_answer answer);
 
 /* A further sequence that goes on from here; what was read is there once. Not of a memory that is

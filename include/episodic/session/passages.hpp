@@ -13,8 +13,8 @@
 ///
 /// A memory recalls for each layer by its queries, and that is what attention needs. To *find* a
 /// place it is a weak guide: queries and keys lie in different directions, and what all queries
-/// have in common outweighs what one asks. The finder compares like with like. It has two voices
-/// (ours):
+/// have in common outweighs what one asks. The finder compares like with like. It has two voices,
+/// or three (ours):
 ///
 /// - *keys*: a question's mean key against each event's representative keys, head by head in every
 ///   second layer, by their cosine after whitening (the inner product of the inverse covariance of
@@ -22,8 +22,7 @@
 ///   few questions about nothing. This voice finds other words than the text's.
 /// - *words*: BM25 over the words around each event, near ones counting more, rare ones more still.
 /// - *encoder*, where there is one: the cosine of its vectors of the question and of 48 tokens
-/// about
-///   each event.
+///   about each event.
 ///
 /// Their ranks are fused: weights times 1 / (5 + rank), summed. Words weigh as much as the best
 /// place has of the question's words, keys the rest, an encoder as much as both.
@@ -61,6 +60,9 @@ struct Passage {
   /// each of the question's tokens. Negative for a question about something else. A question
   /// without content ("Tell me more.") gains from any passage. 0 where it was not reranked.
   double gain = 0;
+  /// Reranked: the same beside the middle one of the candidates instead of none (their median). It
+  /// is high where the question is about this place rather than about the text (`is_sure`).
+  double lead = 0;
   bool operator==(const Passage&) const = default;
 };
 
@@ -77,6 +79,20 @@ struct PassageOptions {
 
   /// What answered most questions where a small model read the passages alone (docs/finding.md).
   static PassageOptions finds() { return {.count = 3, .tokens = 32, .rerank = 8, .window = true}; }
+};
+
+/// Whether the best of the passages is what the question asks for, as far as a model can tell: its
+/// `lead` is at least 1 nat a token (ours; docs/finding.md has what was measured). An answer from
+/// such passages alone needs no memory. Not so where nothing in the text answers, where the text
+/// says it in many places, and for requests about the whole text or the conversation.
+/// \param passages of one `find` with `rerank` of 4 or more; without it never
+bool is_sure(std::span<const Passage> passages);
+
+/// What a question is read behind.
+struct FoundPassages {
+  std::vector<Passage> passages;  ///< best first
+  /// They are to be read by a sequence that holds nothing else; otherwise behind the memory.
+  bool alone = false;
 };
 
 /// Finds passages of what one sequence has read. One thread at a time.
@@ -125,6 +141,10 @@ class PassageFinder {
   /// \throws DataError for an empty question; ConfigError for options out of their range
   std::vector<Passage> find(std::string_view question, const PassageOptions& options = {},
                             const ProgressCallback& progress = {});
+  /// What `ask` does by default in a model's chat format: those of `PassageOptions::finds`, alone,
+  /// where they are surely what the question asks for (`is_sure`); else those of `PassageOptions`.
+  /// \throws as `find`
+  FoundPassages find_sure(std::string_view question, const ProgressCallback& progress = {});
 
   /// Events that it knows.
   std::int64_t events() const;
