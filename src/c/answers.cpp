@@ -34,11 +34,9 @@ FoundPassages passages_of(SequenceObject& object, std::string_view text,
   if (!object.finder) object.finder = std::make_unique<PassageFinder>(sequence.shared_model());
   PassageFinder& finder = *object.finder;
   finder.read(*sequence.memory(), sequence.known_ids());
-  if (o.reread == EPISODIC_REREAD_WHERE_SURE) return finder.find_sure(text);
-  if (o.reread > 0) return {finder.find(text, {.count = o.reread, .rerank = o.rerank})};
-  FoundPassages found{finder.find(text, PassageOptions::finds())};
-  found.alone = !found.passages.empty();  // else all that was read is in the window
-  return found;
+  if (o.reread == EPISODIC_REREAD_WHERE_SURE) return finder.find_for(PassageUse::where_sure, text);
+  if (o.reread == EPISODIC_REREAD_ALONE) return finder.find_for(PassageUse::alone, text);
+  return finder.find_for(PassageUse::behind_memory, text, {.count = o.reread, .rerank = o.rerank});
 }
 
 /// A prompt in two steps, as `Conversation` and `encode_continuation` give it.

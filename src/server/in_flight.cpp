@@ -17,6 +17,7 @@ Served InFlight::unanswered() const {
   served.result.finish = FinishReason::cancelled;
   served.prompt_tokens = work_.prompt_tokens();
   served.passages = work_.passages;
+  served.passages_only = work_.passages_only;
   return served;
 }
 

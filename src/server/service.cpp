@@ -206,7 +206,13 @@ ChatPrompt Service::chat_prompt_of(const Request& request, bool goes_on, Job& jo
 /// \throws RequestError where nothing can be found, naming the reason
 void Service::find_passages(const Request& request, Job& job,
                             const std::function<bool()>& wanted) const {
-  if (request.reread == 0) {
+  const bool numbered = request.passage_use == PassageUse::behind_memory;
+  if (!numbered && request.rerank > 0)
+    throw RequestError(
+        "'rerank' chooses a number of passages, and 'reread' is no number; leave out one of the "
+        "two",
+        "rerank");
+  if (numbered && request.reread == 0) {
     if (request.rerank > 0)
       throw RequestError("'rerank' chooses the passages of 'reread', which is 0; give both",
                          "rerank");
@@ -231,8 +237,13 @@ void Service::find_passages(const Request& request, Job& job,
     return given_up == nullptr;
   };
   try {
-    job.work.passages = job.work.start->passages(
-        question, {.count = request.reread, .rerank = request.rerank}, vectors_, goes_on);
+    FoundPassages found = job.work.start->passages(
+        request.passage_use, question,
+        numbered ? PassageOptions{.count = request.reread, .rerank = request.rerank}
+                 : PassageOptions::finds(),
+        vectors_, goes_on);
+    job.work.passages = std::move(found.passages);
+    job.work.passages_only = found.alone;
   } catch (const Error& e) {
     throw RequestError(e.what(), "reread");
   }
@@ -244,9 +255,11 @@ ChatPrompt Service::prompt_of(const Request& request, bool goes_on, Job& job) {
   try {
     if (request.kind == RequestKind::chat) return chat_prompt_of(request, goes_on, job);
     if (request.ids) return {*request.ids, {}};
-    if (!job.work.passages.empty())
-      return {encode_continuation(tokenizer, "\n\n" + joined_text(job.work.passages) + "\n\n"),
+    if (!job.work.passages.empty()) {
+      const std::string read = joined_text(job.work.passages) + "\n\n";
+      return {goes_on ? encode_continuation(tokenizer, "\n\n" + read) : tokenizer.encode(read),
               encode_continuation(tokenizer, request.prompt)};
+    }
     return {
         goes_on ? encode_continuation(tokenizer, request.prompt) : tokenizer.encode(request.prompt),
         {}};
@@ -313,7 +326,16 @@ Job Service::prepare(const Request& request, const std::function<bool()>& wanted
     goes_on = job.work.start->tokens() > 0;
   }
   find_passages(request, job, wanted);
+  if (job.work.passages_only) goes_on = false;
   job.work.prompt = prompt_of(request, goes_on, job);
+  if (job.work.passages_only) {
+    auto empty = std::make_shared<Sequence>(model_);
+    std::int64_t most = job.work.most_tokens();
+    if (const std::int64_t limit = scheduler_.options().max_tokens; limit > 0)
+      most = std::min(most, limit);
+    empty->attach_full_attention(most);
+    job.work.start = std::make_shared<StartingPoint>(std::move(empty), most);
+  }
   check(request, job, prompt_field(request));
   return job;
 }

@@ -94,10 +94,10 @@ class StartingPoint::FinderTurn {
   bool has_ = false;
 };
 
-std::vector<Passage> StartingPoint::passages(std::string_view question,
-                                             const PassageOptions& options,
-                                             const std::shared_ptr<WindowVectors>& vectors,
-                                             const std::function<bool()>& wanted) {
+FoundPassages StartingPoint::passages(PassageUse use, std::string_view question,
+                                      const PassageOptions& options,
+                                      const std::shared_ptr<WindowVectors>& vectors,
+                                      const std::function<bool()>& wanted) {
   if (!root_->has_memory()) return {};
   // On a device one thread reads the memory, the one that computes. But the host has what it was
   // loaded from, in a folder.
@@ -126,8 +126,8 @@ std::vector<Passage> StartingPoint::passages(std::string_view question,
   bool gone = false;
   finder_->encode([&](std::int64_t, std::int64_t) { return !(gone = !still_wanted()); });
   if (gone) return {};
-  return finder_->find(question, options,
-                       [&](std::int64_t, std::int64_t) { return still_wanted(); });
+  return finder_->find_for(use, question, options,
+                           [&](std::int64_t, std::int64_t) { return still_wanted(); });
 }
 
 }  // namespace episodic::server

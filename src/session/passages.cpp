@@ -377,11 +377,15 @@ std::vector<Passage> PassageFinder::find(std::string_view question, const Passag
   return found;
 }
 
-FoundPassages PassageFinder::find_sure(std::string_view question,
-                                       const ProgressCallback& progress) {
-  std::vector<Passage> found = find(question, PassageOptions::finds(), progress);
-  if (is_sure(found)) return {std::move(found), true};
-  return {find(question), false};
+FoundPassages PassageFinder::find_for(PassageUse use, std::string_view question,
+                                      const PassageOptions& options,
+                                      const ProgressCallback& progress) {
+  const bool where_sure = use == PassageUse::where_sure;
+  std::vector<Passage> found =
+      find(question, where_sure ? PassageOptions::finds() : options, progress);
+  if (found.empty()) return {};
+  if (where_sure && !is_sure(found)) return {find(question), false};
+  return {std::move(found), use != PassageUse::behind_memory};
 }
 
 bool is_sure(std::span<const Passage> passages) {

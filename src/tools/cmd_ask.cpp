@@ -55,12 +55,10 @@ FoundPassages find_passages(const AskFlags& flags, const PassageOptions& options
   ProgressBar bar("encoding the text", flags.common.quiet || flags.encoder.dir.empty());
   finder.read(memory, memory.token_ids(0, memory.tokens()), bar.callback());
   ProgressBar choosing("choosing passages", flags.common.quiet || options.rerank == 0);
-  if (!flags.reread && !flags.passages_only)
-    return finder.find_sure(flags.prompt, choosing.callback());
-  FoundPassages found{finder.find(flags.prompt, options, choosing.callback())};
-  // a memory that is all in its window has none: then it answers itself
-  found.alone = flags.passages_only && !found.passages.empty();
-  return found;
+  const PassageUse use = flags.passages_only ? PassageUse::alone
+                         : flags.reread      ? PassageUse::behind_memory
+                                             : PassageUse::where_sure;
+  return finder.find_for(use, flags.prompt, options, choosing.callback());
 }
 
 /// What is read for an answer; the question in steps of its own, so that it alone decides what is

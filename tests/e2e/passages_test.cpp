@@ -496,10 +496,17 @@ TEST_CASE("passages: the model reads candidates and puts the likeliest question'
                      [&](std::size_t a, std::size_t b) { return expected[a] > expected[b]; });
     const auto n = static_cast<double>(encode_continuation(tokenizer, " " + question).size());
     const double alone = plain_log_likelihood("", question);
+    std::vector<double> gains;
+    for (const Passage& p : all) gains.push_back(p.gain);
+    std::sort(gains.begin(), gains.end());
+    const std::size_t half = gains.size() / 2;
+    const double middle = gains.size() % 2 == 1 ? gains[half] : (gains[half - 1] + gains[half]) / 2;
     for (std::size_t i = 0; i < order.size(); ++i) {
       const double behind = plain_log_likelihood(all[i].text, question);
       REQUIRE(all[i].gain == Approx((behind - alone) / n).epsilon(1e-4).margin(1e-4));
       REQUIRE(candidates[i].gain == 0);
+      REQUIRE(all[i].lead == Approx(all[i].gain - middle).margin(1e-12));
+      REQUIRE(candidates[i].lead == 0);
       REQUIRE(all[i].tokens == candidates[order[i]].tokens);
       REQUIRE(all[i].text == candidates[order[i]].text);
       REQUIRE(all[i].score ==
@@ -565,6 +572,46 @@ TEST_CASE("passages: the window's places are candidates where they are asked for
   const std::vector<Passage> later = finder.find(question, options);
   REQUIRE(mentions(later.at(0).text, "behind the copper kettle"));
   REQUIRE(later.at(0).tokens.end <= events[events.size() - 1].end);
+}
+
+TEST_CASE("passages: they are enough alone where the model is sure of them") {
+  REQUIRE_FALSE(is_sure({}));
+  std::vector<Passage> two(2);
+  two[1].lead = 9;
+  REQUIRE_FALSE(is_sure(two));  // the best one counts
+  two[0].lead = 0.99;
+  REQUIRE_FALSE(is_sure(two));
+  two[0].lead = 1.01;
+  REQUIRE(is_sure(two));
+  if (no_model()) return;
+  Reader reader;
+  PassageFinder finder = reader.finder();
+  for (const std::string question :
+       {"What is the donkey of Agatha called?", "What is the door code of Rosalind?"}) {
+    CAPTURE(question);
+    const FoundPassages sure = finder.find_for(PassageUse::where_sure, question);
+    REQUIRE(sure.alone);
+    REQUIRE(sure.passages == finder.find(question, PassageOptions::finds()));
+    const FoundPassages alone = finder.find_for(PassageUse::alone, question);
+    REQUIRE((alone.alone && alone.passages == sure.passages));
+    const FoundPassages behind = finder.find_for(PassageUse::behind_memory, question, {2, 24});
+    REQUIRE_FALSE(behind.alone);
+    REQUIRE(behind.passages == finder.find(question, {2, 24}));
+  }
+  for (const std::string question : {"Tell me more.", "How does a steam engine work?"}) {
+    CAPTURE(question);
+    const FoundPassages found = finder.find_for(PassageUse::where_sure, question);
+    REQUIRE_FALSE(found.alone);
+    REQUIRE(found.passages == finder.find(question));
+  }
+  // all that was read is in the window: there is nothing to read again
+  Reader empty;
+  empty.engine.attach(small_memory());
+  empty.engine.read("The door code of Rosalind is 48151.");
+  const FoundPassages none =
+      empty.finder().find_for(PassageUse::where_sure, "What is the door code of Rosalind?");
+  REQUIRE(none.passages.empty());
+  REQUIRE_FALSE(none.alone);
 }
 
 TEST_CASE("passages: what is asked for is joined in the order of the text") {

@@ -169,15 +169,28 @@ TEST_CASE("ask --chat reads passages again unless it keeps the turn or is told n
   REQUIRE(run_episodic("ingest --quiet --text " + quoted((scratch / "text").string()) + memory +
                        " --memory " + quoted(kMemory))
               .status == 0);
+  std::string question = "What is the door code of Rosalind?";
   const auto ask = [&](const std::string& flags) {
-    return json_of("ask --quiet --max-new 2 --prompt " +
-                   quoted("What is the door code of Rosalind?") + memory + " " + flags);
+    return json_of("ask --quiet --max-new 2 --prompt " + quoted(question) + memory + " " + flags);
   };
   const Json chat = ask("--chat");
   REQUIRE(chat["passages"].size() > 0);
   CHECK(chat["passages"][0]["text"].get<std::string>().find("48151") != std::string::npos);
+  // alone, for the model is sure of them
+  CHECK(chat["passages_only"] == true);
+  CHECK(chat["passages"][0]["lead"].get<double>() >= 1);
+  const Json alone = ask("--chat --passages-only");
+  CHECK(chat["ids"] == alone["ids"]);
+  CHECK(chat["passages"] == alone["passages"]);
+  CHECK(ask("--chat --reread 3")["passages_only"] == false);
   CHECK_FALSE(ask("--chat --reread 0").contains("passages"));
   CHECK_FALSE(ask("").contains("passages"));
+  // what no place of the text answers is asked behind the memory
+  question = "Tell me more.";
+  const Json vague = ask("--chat"), behind = ask("--chat --reread 3");
+  CHECK(vague["passages_only"] == false);
+  CHECK(vague["passages"] == behind["passages"]);
+  CHECK(vague["ids"] == behind["ids"]);
   CHECK_FALSE(ask("--chat --keep").contains("passages"));
 }
 

@@ -86,6 +86,8 @@ struct Request {
   /// Passages of what was read before that are found for the last question and read again before
   /// it, at most kMostPassages.
   std::int64_t reread = 0;
+  /// `alone` and `where_sure` find `PassageOptions::finds`, whatever `reread` says.
+  PassageUse passage_use = PassageUse::behind_memory;
   /// Candidates that the model reads to choose them, at most kMostCandidates. 0: none
   std::int64_t rerank = 0;
 };

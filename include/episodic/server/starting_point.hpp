@@ -60,9 +60,9 @@ class StartingPoint {
   ///        is found, and what was encoded is not lost
   /// \throws ConfigError where `single`, on a device without a folder, and for a memory whose heads
   ///         have events of their own
-  std::vector<Passage> passages(std::string_view question, const PassageOptions& options,
-                                const std::shared_ptr<WindowVectors>& vectors = nullptr,
-                                const std::function<bool()>& wanted = {});
+  FoundPassages passages(PassageUse use, std::string_view question, const PassageOptions& options,
+                         const std::shared_ptr<WindowVectors>& vectors = nullptr,
+                         const std::function<bool()>& wanted = {});
 
  private:
   std::shared_ptr<Sequence> root_;

@@ -34,6 +34,7 @@ struct Work {
   bool recall = false;
   /// What the prompt reads again before its question, best first; may be empty.
   std::vector<Passage> passages;
+  bool passages_only = false;  ///< it begins where nothing was read but those
   /// Makes GenerateOptions::ends of an answer, which remembers what it was asked: one for each.
   /// Null: nothing of the kind ends it.
   std::function<std::function<bool(std::string_view)>()> ends;
@@ -63,6 +64,7 @@ struct Served {
   /// Text of each of `recalled`; empty where its tokens are not known.
   std::vector<std::string> recalled_texts;
   std::vector<Passage> passages;  ///< as `Work::passages`
+  bool passages_only = false;
 };
 
 /// A part of an answer, as it is written.

@@ -88,10 +88,20 @@ struct PassageOptions {
 /// \param passages of one `find` with `rerank` of 4 or more; without it never
 bool is_sure(std::span<const Passage> passages);
 
+/// Where a question is read that passages were found for.
+enum class PassageUse {
+  behind_memory,  ///< behind them and the memory, which is attended to as well
+  alone,          ///< behind them, by a sequence that holds nothing else
+  /// `PassageOptions::finds` alone, where they are surely what the question asks for (`is_sure`);
+  /// else `PassageOptions` behind the memory. What `ask` does by default in a chat format
+  where_sure
+};
+
 /// What a question is read behind.
 struct FoundPassages {
   std::vector<Passage> passages;  ///< best first
-  /// They are to be read by a sequence that holds nothing else; otherwise behind the memory.
+  /// They are to be read by a sequence that holds nothing else; otherwise behind the memory. Never
+  /// where there are none, as of a memory whose text is all in its window.
   bool alone = false;
 };
 
@@ -141,10 +151,10 @@ class PassageFinder {
   /// \throws DataError for an empty question; ConfigError for options out of their range
   std::vector<Passage> find(std::string_view question, const PassageOptions& options = {},
                             const ProgressCallback& progress = {});
-  /// What `ask` does by default in a model's chat format: those of `PassageOptions::finds`, alone,
-  /// where they are surely what the question asks for (`is_sure`); else those of `PassageOptions`.
-  /// \throws as `find`
-  FoundPassages find_sure(std::string_view question, const ProgressCallback& progress = {});
+  /// The same, with where to read them. \param options not those of `where_sure`, which has its own
+  FoundPassages find_for(PassageUse use, std::string_view question,
+                         const PassageOptions& options = PassageOptions::finds(),
+                         const ProgressCallback& progress = {});
 
   /// Events that it knows.
   std::int64_t events() const;

@@ -45,8 +45,13 @@ void add_recalled(Json& to, const Served& served) {
   }
   to["recalled"] = std::move(all);
   for (const Passage& p : served.passages)
-    to["passages"].push_back(
-        {{"start", p.tokens.start}, {"end", p.tokens.end}, {"text", p.text}, {"score", p.score}});
+    to["passages"].push_back({{"start", p.tokens.start},
+                              {"end", p.tokens.end},
+                              {"text", p.text},
+                              {"score", p.score},
+                              {"gain", p.gain},
+                              {"lead", p.lead}});
+  if (!served.passages.empty()) to["passages_only"] = served.passages_only;
 }
 
 }  // namespace episodic::server

@@ -11,6 +11,7 @@
 #include "episodic/base/error.hpp"
 #include "protocol/answer_calls.hpp"
 #include "protocol/fields.hpp"
+#include "protocol/request.hpp"
 
 namespace episodic::server {
 namespace {
@@ -326,8 +327,7 @@ Request parse_messages_request(std::string_view body, const GenerateOptions& def
   request.progress = fields.flag("return_progress");
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
-  request.reread = fields.count_up_to("reread", kMostPassages, 0);
-  request.rerank = fields.count_up_to("rerank", kMostCandidates, 0);
+  take_passages(fields, request);
   if (const Tree* include = fields.find("include")) {
     if (!include->is_array()) Fields::wrong("include", "must be a list of texts");
     for (const Tree& what : *include) {

@@ -316,6 +316,18 @@ void take_includes(Fields& fields, Request& request) {
 
 }  // namespace
 
+void take_passages(Fields& fields, Request& request) {
+  const nlohmann::json* reread = fields.find("reread");
+  if (reread && reread->is_string()) {
+    if (*reread != "sure" && *reread != "alone")
+      Fields::wrong("reread", "must be a number of passages, \"sure\" or \"alone\"");
+    request.passage_use = *reread == "sure" ? PassageUse::where_sure : PassageUse::alone;
+  } else {
+    request.reread = fields.count_up_to("reread", kMostPassages, 0);
+  }
+  request.rerank = fields.count_up_to("rerank", kMostCandidates, 0);
+}
+
 std::string template_variables_of(const json* variables, const json* effort, const char* field) {
   constexpr std::string_view kSet[] = {"messages",     "tools",
                                        "documents",    "functions",
@@ -397,8 +409,7 @@ Request parse_request(RequestKind kind, std::string_view body, const GenerateOpt
   request.memory = fields.text("memory", "");
   request.store = fields.flag("store");
   take_includes(fields, request);
-  request.reread = fields.count_up_to("reread", kMostPassages, 0);
-  request.rerank = fields.count_up_to("rerank", kMostCandidates, 0);
+  take_passages(fields, request);
   request.stream = fields.flag("stream");
   request.progress = fields.flag("return_progress");
   if (const json* options = fields.find("stream_options")) {

@@ -19,6 +19,11 @@ namespace episodic::server {
 Request parse_request(RequestKind kind, std::string_view body, const GenerateOptions& defaults,
                       std::span<const std::string_view> others = {});
 
+class Fields;
+/// `reread`, a number of passages or how to use those that are found, and `rerank`.
+/// \throws RequestError
+void take_passages(Fields& fields, Request& request);
+
 /// What a client may set of a chat's template, as JSON: nothing that the server sets.
 /// \param variables `chat_template_kwargs`; null: none
 /// \param effort how much the model is to think: becomes `reasoning_effort`, and for "none"
