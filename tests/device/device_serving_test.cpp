@@ -151,7 +151,9 @@ TEST_CASE("serving: a device with room for one sequence answers one at a time") 
 TEST_CASE("serving: passages of a memory that lies on a device alone are refused by name") {
   EPISODIC_NEEDS_DEVICE();
   const House house;
-  REQUIRE(mentions(refusal<ConfigError>([&] { house.start->passages("why", {}); }), "device"));
+  REQUIRE(mentions(
+      refusal<ConfigError>([&] { house.start->passages(PassageUse::behind_memory, "why", {}); }),
+      "device"));
 }
 
 }  // namespace device_serving_test

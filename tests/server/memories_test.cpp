@@ -506,6 +506,71 @@ TEST_CASE("memories: passages are found for a question and read again before it"
   REQUIRE(!server.post("completions", nothing).second["choices"][0].contains("passages"));
 }
 
+TEST_CASE("memories: passages are enough alone where the model is sure of them") {
+  const TempDir dir;
+  make_chat_model(dir / "model");
+  const Server server(dir / "all", 3, 65536, dir / "model");
+  server.make("book", program::some_book(60) +
+                          "\nThe door code of Rosalind is 48151. Remember it.\n" +
+                          program::some_book(120));
+  json body{{"messages", {{{"role", "user"}, {"content", "What is the door code of Rosalind?"}}}},
+            {"memory", "book"},
+            {"include", {"recall"}},
+            {"reread", "sure"},
+            {"max_tokens", 8},
+            {"temperature", 0}};
+  const auto answer_to = [&](const char* content, const json& reread) {
+    body["messages"][0]["content"] = content;
+    body["reread"] = reread;
+    const auto [status, answer] = server.post("chat/completions", body);
+    CAPTURE(answer.dump());
+    REQUIRE(status == 200);
+    json choice = answer["choices"][0];
+    choice["prompt_tokens"] = answer["usage"]["prompt_tokens"];
+    return choice;
+  };
+  const json sure = answer_to("What is the door code of Rosalind?", "sure");
+  REQUIRE(sure["passages_only"] == true);
+  REQUIRE(sure["passages"][0]["lead"] >= 1.0);
+  REQUIRE(mentions(sure["passages"][0]["text"].get<std::string>(), "48151"));
+  REQUIRE(sure["recalled"].empty());
+  REQUIRE(answer_to("What is the door code of Rosalind?", "alone") == sure);
+  const json behind = answer_to("What is the door code of Rosalind?", 3);
+  REQUIRE(behind["passages_only"] == false);
+  REQUIRE(!behind["recalled"].empty());
+  // what no place of the text answers is asked behind the memory
+  const json vague = answer_to("Tell me more.", "sure");
+  REQUIRE(vague["passages_only"] == false);
+  REQUIRE(vague == answer_to("Tell me more.", 3));
+  REQUIRE(answer_to("Tell me more.", "alone")["passages_only"] == true);
+
+  body["memory"] = nullptr;
+  REQUIRE(!answer_to("What is the door code of Rosalind?", "sure").contains("passages"));
+  body["memory"] = "book";
+  body["reread"] = "sure";
+  const auto refused = [&](const char* field, const json& value, const char* param) {
+    json asked = body;
+    asked[field] = value;
+    const auto [status, error] = server.post("chat/completions", asked);
+    REQUIRE(status == 400);
+    REQUIRE(error["error"]["param"] == param);
+  };
+  refused("reread", "all", "reread");
+  refused("rerank", 8, "rerank");
+  refused("store", true, "reread");
+  // a completion has them before its prompt
+  const json completion{{"prompt", "What is the door code of Rosalind? It is"},
+                        {"memory", "book"},
+                        {"include", {"recall"}},
+                        {"reread", "alone"},
+                        {"max_tokens", 3},
+                        {"temperature", 0}};
+  const auto [status, written] = server.post("completions", completion);
+  REQUIRE(status == 200);
+  REQUIRE(mentions(written["choices"][0]["text"].get<std::string>(), "48151"));
+  REQUIRE(written["usage"]["prompt_tokens"] < behind["prompt_tokens"]);
+}
+
 namespace {
 
 std::shared_ptr<WindowVectors> tiny_vectors() {
@@ -629,7 +694,8 @@ TEST_CASE("memories: while an encoder reads a text, answers begin behind it") {
     other.join();  // never, were the memory kept from it
     return true;
   };
-  const std::vector<Passage> found = start->passages("Who spoke?", {}, vectors, wanted);
+  const std::vector<Passage> found =
+      start->passages(PassageUse::behind_memory, "Who spoke?", {}, vectors, wanted).passages;
   REQUIRE(began);
   REQUIRE(pieces > 3);
   REQUIRE(found.size() == 3);
@@ -640,10 +706,13 @@ TEST_CASE("memories: while an encoder reads a text, answers begin behind it") {
   const auto behind = server.memories.start("other");
   const auto fresh = tiny_vectors();
   int looks = 0;
-  REQUIRE(behind->passages("Who spoke?", {}, fresh, [&] { return ++looks < 2; }).empty());
+  const auto found = [&](const std::function<bool()>& wanted) {
+    return behind->passages(PassageUse::behind_memory, "Who spoke?", {}, fresh, wanted).passages;
+  };
+  REQUIRE(found([&] { return ++looks < 2; }).empty());
   const std::int64_t encoded = fresh->counters().encoded;
   REQUIRE(encoded > 0);
-  REQUIRE(behind->passages("Who spoke?", {}, fresh).size() == 3);
+  REQUIRE(found({}).size() == 3);
   REQUIRE(fresh->counters().encoded > encoded);
   REQUIRE(fresh->counters().encoded == fresh->counters().vectors);  // none twice
   // and a request is told why it has none
