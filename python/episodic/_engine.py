@@ -203,8 +203,8 @@ class Engine:
         found for the question and read again before it, behind the memory; or "sure": three short ones alone where the
         model is sure of them, else three longer ones behind the memory; or "alone": the short ones in any case
         (default: "sure" in the chat format, else 0); rerank: candidates that the model reads to choose a number of
-        passages (0; `reread` is then 3 by default); recall (True): note what was recalled. on_token: called with each id and the text that became
-        certain; False ends the answer."""
+        passages (0; `reread` is then 3 by default); recall (True): note what was recalled. on_token: called with each
+        id and the text that became certain; False ends the answer."""
         return self._answer("sequence_ask", question, on_token, dict(options))
 
     def generate(self, prompt: Text, on_token: Callable[[int, str], object] | None = None,
