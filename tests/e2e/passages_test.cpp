@@ -586,18 +586,15 @@ TEST_CASE("passages: they are enough alone where the model is sure of them") {
   if (no_model()) return;
   Reader reader;
   PassageFinder finder = reader.finder();
-  for (const std::string question :
-       {"What is the donkey of Agatha called?", "What is the door code of Rosalind?"}) {
-    CAPTURE(question);
-    const FoundPassages sure = finder.find_for(PassageUse::where_sure, question);
-    REQUIRE(sure.alone);
-    REQUIRE(sure.passages == finder.find(question, PassageOptions::finds()));
-    const FoundPassages alone = finder.find_for(PassageUse::alone, question);
-    REQUIRE((alone.alone && alone.passages == sure.passages));
-    const FoundPassages behind = finder.find_for(PassageUse::behind_memory, question, {2, 24});
-    REQUIRE_FALSE(behind.alone);
-    REQUIRE(behind.passages == finder.find(question, {2, 24}));
-  }
+  const std::string asked = "What is the door code of Rosalind?";
+  const FoundPassages sure = finder.find_for(PassageUse::where_sure, asked);
+  REQUIRE(sure.alone);
+  REQUIRE(sure.passages == finder.find(asked, PassageOptions::finds()));
+  const FoundPassages alone = finder.find_for(PassageUse::alone, asked);
+  REQUIRE((alone.alone && alone.passages == sure.passages));
+  const FoundPassages behind = finder.find_for(PassageUse::behind_memory, asked, {2, 24});
+  REQUIRE_FALSE(behind.alone);
+  REQUIRE(behind.passages == finder.find(asked, {2, 24}));
   for (const std::string question : {"Tell me more.", "How does a steam engine work?"}) {
     CAPTURE(question);
     const FoundPassages found = finder.find_for(PassageUse::where_sure, question);

@@ -706,13 +706,13 @@ TEST_CASE("memories: while an encoder reads a text, answers begin behind it") {
   const auto behind = server.memories.start("other");
   const auto fresh = tiny_vectors();
   int looks = 0;
-  const auto found = [&](const std::function<bool()>& wanted) {
-    return behind->passages(PassageUse::behind_memory, "Who spoke?", {}, fresh, wanted).passages;
+  const auto spoken = [&](const std::function<bool()>& goes_on) {
+    return behind->passages(PassageUse::behind_memory, "Who spoke?", {}, fresh, goes_on).passages;
   };
-  REQUIRE(found([&] { return ++looks < 2; }).empty());
+  REQUIRE(spoken([&] { return ++looks < 2; }).empty());
   const std::int64_t encoded = fresh->counters().encoded;
   REQUIRE(encoded > 0);
-  REQUIRE(found({}).size() == 3);
+  REQUIRE(spoken({}).size() == 3);
   REQUIRE(fresh->counters().encoded > encoded);
   REQUIRE(fresh->counters().encoded == fresh->counters().vectors);  // none twice
   // and a request is told why it has none
