@@ -169,7 +169,7 @@ TEST_CASE("ask --chat reads passages again unless it keeps the turn or is told n
   REQUIRE(run_episodic("ingest --quiet --text " + quoted((scratch / "text").string()) + memory +
                        " --memory " + quoted(kMemory))
               .status == 0);
-  std::string question = "What is the door code of Rosalind?";
+  const char* question = "What is the door code of Rosalind?";
   const auto ask = [&](const std::string& flags) {
     return json_of("ask --quiet --max-new 2 --prompt " + quoted(question) + memory + " " + flags);
   };
