@@ -534,14 +534,19 @@ TEST_CASE("memories: passages are enough alone where the model is sure of them")
   REQUIRE(sure["passages"][0]["lead"] >= 1.0);
   REQUIRE(mentions(sure["passages"][0]["text"].get<std::string>(), "48151"));
   REQUIRE(sure["recalled"].empty());
-  REQUIRE(answer_to("What is the door code of Rosalind?", "alone") == sure);
+  const auto same = [](const json& a,
+                       const json& b) {  // but for what a prompt read before leaves out
+    for (const char* field : {"message", "passages", "passages_only", "prompt_tokens"})
+      REQUIRE(a[field] == b[field]);
+  };
+  same(answer_to("What is the door code of Rosalind?", "alone"), sure);
   const json behind = answer_to("What is the door code of Rosalind?", 3);
   REQUIRE(behind["passages_only"] == false);
   REQUIRE(!behind["recalled"].empty());
   // what no place of the text answers is asked behind the memory
   const json vague = answer_to("Tell me more.", "sure");
   REQUIRE(vague["passages_only"] == false);
-  REQUIRE(vague == answer_to("Tell me more.", 3));
+  same(vague, answer_to("Tell me more.", 3));
   REQUIRE(answer_to("Tell me more.", "alone")["passages_only"] == true);
 
   body["memory"] = nullptr;
