@@ -564,12 +564,13 @@ TEST_CASE("memories: passages are enough alone where the model is sure of them")
   refused("rerank", 8, "rerank");
   refused("store", true, "reread");
   // a completion has them before its prompt
-  const json completion{{"prompt", "What is the door code of Rosalind? It is"},
-                        {"memory", "book"},
-                        {"include", {"recall"}},
-                        {"reread", "alone"},
-                        {"max_tokens", 3},
-                        {"temperature", 0}};
+  const json completion{
+      {"prompt", "What is the door code of Rosalind?\n\nThe door code of Rosalind is"},
+      {"memory", "book"},
+      {"include", {"recall"}},
+      {"reread", "alone"},
+      {"max_tokens", 12},
+      {"temperature", 0}};
   const auto [status, written] = server.post("completions", completion);
   REQUIRE(status == 200);
   REQUIRE(mentions(written["choices"][0]["text"].get<std::string>(), "48151"));
