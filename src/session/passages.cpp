@@ -23,6 +23,7 @@ namespace {
 constexpr double kFusion = 5;             // 1 / (kFusion + rank), ranks from 0
 constexpr double kPrior = 2;              // of the voices' score beside the likelihood, as a power
 constexpr double kEncoderWeight = 2;      // as much as keys and words together
+constexpr double kSilentTokens = 6;       // of a question, by which leads of short ones are less
 constexpr std::int64_t kToSentence = 32;  // tokens that a border moves to a sentence's at most
 constexpr std::int64_t kWindowPlaces = 2;
 constexpr std::int64_t kPlaceStep = 16;  // tokens between places of the window that are compared
@@ -305,7 +306,7 @@ bool PassageFinder::Impl::rerank(std::string_view question, std::vector<Passage>
       return false;
   }
   const double middle = median_gain(passages);
-  for (Passage& p : passages) p.lead = p.gain - middle;
+  for (Passage& p : passages) p.lead = (p.gain - middle) * tokens / (tokens + kSilentTokens);
   std::stable_sort(passages.begin(), passages.end(),
                    [](const Passage& a, const Passage& b) { return a.score > b.score; });
   const double best = passages.front().score;
@@ -389,7 +390,7 @@ FoundPassages PassageFinder::find_for(PassageUse use, std::string_view question,
 }
 
 bool is_sure(std::span<const Passage> passages) {
-  constexpr double kSureLead = 1.0;  // above what requests about nothing in the text had
+  constexpr double kSureLead = 0.7;  // above what requests about nothing in the text had
   return !passages.empty() && passages.front().lead >= kSureLead;
 }
 

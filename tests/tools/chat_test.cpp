@@ -178,7 +178,7 @@ TEST_CASE("ask --chat reads passages again unless it keeps the turn or is told n
   CHECK(chat["passages"][0]["text"].get<std::string>().find("48151") != std::string::npos);
   // alone, for the model is sure of them
   CHECK(chat["passages_only"] == true);
-  CHECK(chat["passages"][0]["lead"].get<double>() >= 1);
+  CHECK(chat["passages"][0]["lead"].get<double>() >= 0.7);
   const Json alone = ask("--chat --passages-only");
   CHECK(chat["ids"] == alone["ids"]);
   CHECK(chat["passages"] == alone["passages"]);

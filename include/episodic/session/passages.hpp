@@ -60,8 +60,9 @@ struct Passage {
   /// each of the question's tokens. Negative for a question about something else. A question
   /// without content ("Tell me more.") gains from any passage. 0 where it was not reranked.
   double gain = 0;
-  /// Reranked: the same beside the middle one of the candidates instead of none (their median). It
-  /// is high where the question is about this place rather than about the text (`is_sure`).
+  /// Reranked: the same beside the middle one of the candidates instead of none (their median),
+  /// with six more tokens that tell nothing: little can be told of a question of one word. It is
+  /// high where the question is about this place rather than about the text (`is_sure`).
   double lead = 0;
   bool operator==(const Passage&) const = default;
 };
@@ -82,10 +83,10 @@ struct PassageOptions {
 };
 
 /// Whether the best of the passages is what the question asks for, as far as a model can tell: its
-/// `lead` is at least 1 nat a token (ours; docs/finding.md has what was measured). An answer from
-/// such passages alone needs no memory. Not so where nothing in the text answers, where the text
-/// says it in many places, and for requests about the whole text or the conversation.
-/// \param passages of one `find` with `rerank` of 4 or more; without it never
+/// `lead` is at least 0.7 nats a token (ours; docs/finding.md has what was measured). An answer
+/// from such passages alone needs no memory. Not so where nothing in the text answers, where the
+/// text says it in many places, and for requests about the whole text or the conversation. \param
+/// passages of one `find` with `rerank` of 4 or more; without it never
 bool is_sure(std::span<const Passage> passages);
 
 /// Where a question is read that passages were found for.
