@@ -61,6 +61,12 @@ def answers(port):
                         if line.startswith("data: {")))
     said.append(text(completion(prompt="The king said")))
     said.append(text(completion(prompt="Which door did the prince close?", memory="book", reread=2)))
+    # from passages alone, and then from the memory again
+    alone = completion(prompt="Which door did the prince close?", memory="book", reread="alone", include=["recall"])
+    if not alone["choices"][0].get("passages_only"):
+        raise SystemExit(f"device_serve_test: the memory was read too: {alone}")
+    said.append(text(alone))
+    said.append(text(completion(prompt="The river", memory="book")))
     return said
 
 

@@ -85,8 +85,9 @@ struct PassageOptions {
 /// Whether the best of the passages is what the question asks for, as far as a model can tell: its
 /// `lead` is at least 0.7 nats a token (ours; docs/finding.md has what was measured). An answer
 /// from such passages alone needs no memory. Not so where nothing in the text answers, where the
-/// text says it in many places, and for requests about the whole text or the conversation. \param
-/// passages of one `find` with `rerank` of 4 or more; without it never
+/// text says it in many places, and for requests about the whole text or the conversation.
+///
+/// \param passages of one `find` with `rerank` of 4 or more; without it never
 bool is_sure(std::span<const Passage> passages);
 
 /// Where a question is read that passages were found for.
