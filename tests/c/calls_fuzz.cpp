@@ -460,7 +460,7 @@ class Caller {
     if (bad(4)) o.repetition_penalty = number();
     if (one_of(3)) o.recall = 1;
     if (bad(4)) o.chat = static_cast<std::int32_t>(integer(2));
-    if (one_of(4)) o.reread = integer(4) - (one_of(2) ? 3 : 0);
+    if (one_of(4)) o.reread = one_of(2) ? -static_cast<std::int64_t>(below(4)) : integer(4);
     if (one_of(3)) o.ignore_eos = 1;
     o.seed = random_();
     if (bad(3)) {
