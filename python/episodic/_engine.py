@@ -253,7 +253,7 @@ class Engine:
         given.chat = int(self.model.has_chat_format if chat is None else chat)
         given.recall = int(options.pop("recall", True))
         can_reread = self.has_memory and given.chat
-        by_default = (3 if options.get("rerank") else "sure") if can_reread else 0
+        by_default: Any = (3 if options.get("rerank") else "sure") if can_reread else 0
         reread = options.pop("reread", by_default)
         if isinstance(reread, str) and reread not in _REREAD:
             raise ValueError(f"reread = {reread!r}: must be a number of passages, 'sure' or 'alone'")
