@@ -46,6 +46,7 @@ struct AskFlags {
   }
 };
 
+/// \param options as `AskFlags::passages` says \param memory that is kept
 FoundPassages find_passages(const AskFlags& flags, const PassageOptions& options,
                             const std::shared_ptr<const Model>& model, EpisodicMemory& memory) {
   if (options.count == 0) return {};

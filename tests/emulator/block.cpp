@@ -38,6 +38,8 @@ constexpr std::size_t kStackBytes = 256 << 10;
 #else
 constexpr std::size_t kStackBytes = 80 << 10;
 #endif
+/// Of a block, as a device has it.
+constexpr std::size_t kMostThreads = 1024;
 /// Between the beginnings of two threads' stacks, from those of whole pages; keeps them aligned.
 constexpr std::size_t kStackShift = 192;
 
@@ -377,6 +379,8 @@ void run_block(dim3 grid, dim3 block_size, uint3 at, std::size_t shared_bytes) {
   reset_static();
   block.static_bytes = 0;
   block.shared_bytes = shared_bytes;
+  block.contexts.reserve(
+      kMostThreads);  // one that waits stays where it is: it may point into itself
   while (block.fibers.size() < block.size) {
     block.fibers.push_back(std::make_unique<Fiber>());
     block.fibers.back()->stack = new_stack();
